@@ -1,0 +1,271 @@
+"""One call of attend, checked and brought into the engine's layout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from termwise.attention.choice import check_form, choose_form
+from termwise.attention.folding import Keys
+from termwise.attention.reading import Queries
+from termwise.attention.refusals import check_causality, check_size
+from termwise.attention.rows import RowCounts
+from termwise.attention.spec import AttentionSpec
+from termwise.attention.state import AttentionState, empty_state
+
+
+@dataclass(frozen=True)
+class Call:
+    """Everything one call needs. Engine layout: query (B, G, R, T, d), key (B, G, S, d), value (B, G, S, e)."""
+
+    spec: AttentionSpec
+    causal: bool
+    form: str
+    chunk_size: int | None
+    state: AttentionState  # before the call
+    keys: Keys
+    queries: Queries
+    parameters: dict[str, Tensor]
+    reference: Tensor | None
+    output_final_state: bool
+    row_counts: RowCounts | None
+    dtype: torch.dtype  # of the output
+    cu_seqlens: Tensor | None
+    raw: dict[str, Any]  # the public arguments, for packed documents
+
+    @property
+    def num_queries(self) -> int:
+        return self.queries.query.shape[3]
+
+    @property
+    def num_keys(self) -> int:
+        return self.keys.length
+
+    @property
+    def needs_grad(self) -> bool:
+        tensors = [self.queries.query, self.keys.key, self.keys.value, self.keys.log_decay, self.queries.gate, self.keys.running_score]
+        return any(t is not None and t.requires_grad for t in tensors)
+
+    def restore(self, out: Tensor) -> Tensor:
+        """(B, G, R, T, e) -> (B, T, H, e) in the query's type."""
+        return out.permute(0, 3, 1, 2, 4).flatten(2, 3).to(self.dtype)
+
+
+def prepare(
+    query: Tensor, key: Tensor, value: Tensor, spec: AttentionSpec, scale: float | None, causal: bool, key_mask: Tensor | None,
+    cu_seqlens: Tensor | None, input_gate: Tensor | None, output_gate: Tensor | None, log_decay: Tensor | None,
+    parameters: dict[str, Tensor] | None, initial_state: AttentionState | None, output_final_state: bool, form: str,
+    chunk_size: int | None, row_counts: RowCounts | None, query_mask: Tensor | None,
+) -> Call:  # fmt: skip
+    raw = dict(locals())
+    parameters = dict(parameters or {})
+    _check_shapes(query, key, value)
+    batch, num_queries, heads, key_width = query.shape
+    num_keys, kv_heads, value_width = key.shape[1], key.shape[2], value.shape[3]
+    check_causality(spec, causal, num_queries, num_keys, initial_state is not None)
+    if not causal and log_decay is not None:
+        raise ValueError("log_decay needs causal=True: without the causal mask there is no order to decay in")
+    for name, tensor, shape in (
+        ("input_gate", input_gate, (batch, num_keys, kv_heads)),
+        ("log_decay", log_decay, (batch, num_keys, kv_heads)),
+        ("output_gate", output_gate, (batch, num_queries, heads)),
+        ("key_mask", key_mask, (batch, num_keys)),
+        ("query_mask", query_mask, (batch, num_queries)),
+    ):
+        if tensor is not None and tuple(tensor.shape) != shape:
+            raise ValueError(f"{name} has shape {tuple(tensor.shape)}; expected {shape}")
+    _check_declared(spec, input_gate, output_gate, log_decay, parameters, heads, kv_heads, value_width, (batch, num_keys, kv_heads))
+    check_form(spec, form, chunk_size, causal, initial_state, output_final_state, log_decay is not None)
+    scales = _scales(spec, scale, key_width)
+    if query_mask is None and key_mask is not None and num_queries == num_keys:
+        query_mask = key_mask
+    name = form
+    if form == "auto":
+        has_decay = log_decay is not None or (initial_state is not None and initial_state.age is not None)
+        name, _ = choose_form(
+            spec, num_queries=num_queries, num_keys=num_keys, key_width=key_width, value_width=value_width, causal=causal,
+            has_state=initial_state is not None, has_decay=has_decay, heads=batch * heads,
+        )  # fmt: skip
+    accumulate = torch.float64 if query.dtype == torch.float64 or name == "reference" else torch.float32
+    with_moments = output_final_state or name in ("chunked", "recurrent")
+    if with_moments and initial_state is None:
+        check_size(spec, key_width, value_width, num_states=batch * kv_heads)
+    state = _state_before(spec, initial_state, batch, kv_heads, key_width, value_width, scales, query, accumulate, with_moments)
+    if cu_seqlens is not None:
+        cu_seqlens = _checked_boundaries(cu_seqlens, batch, num_queries, num_keys, key_mask, initial_state)
+    rank = _ranks(key_mask, num_keys, state, query.device)
+    gate = _input_gate(spec, input_gate, rank, state, causal, parameters)
+    keys = _keys(key, value, gate, log_decay, parameters.get("running_gate_score") if spec.needs_running_gate else None, key_mask, rank, accumulate)
+    return Call(
+        spec=spec, causal=causal, form=name, chunk_size=chunk_size, state=state, keys=keys,
+        queries=_queries(query, output_gate, query_mask, key_mask, rank, state, kv_heads, accumulate, causal),
+        parameters=_grouped(parameters, kv_heads, accumulate), reference=_reference_key(parameters, accumulate),
+        output_final_state=output_final_state, row_counts=row_counts, dtype=query.dtype, cu_seqlens=cu_seqlens, raw=raw,
+    )  # fmt: skip
+
+
+def _check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if tensor.dim() != 4:
+            raise ValueError(f"{name} has shape {tuple(tensor.shape)}; expected four axes (batch, length, heads, width)")
+        if not tensor.is_floating_point():
+            raise ValueError(f"{name} has type {tensor.dtype}; expected a floating point type")
+    if query.shape[1] == 0 or key.shape[1] == 0:
+        raise ValueError(f"{query.shape[1]} queries and {key.shape[1]} keys; attention needs at least one of each")
+    if key.shape[:3] != value.shape[:3]:
+        raise ValueError(f"key {tuple(key.shape)} and value {tuple(value.shape)} must agree in batch, length and kv heads")
+    if query.shape[0] != key.shape[0] or query.shape[3] != key.shape[3]:
+        raise ValueError(f"query {tuple(query.shape)} and key {tuple(key.shape)} must agree in batch and key width")
+    if query.shape[2] % key.shape[2]:
+        raise ValueError(f"{query.shape[2]} query heads over {key.shape[2]} kv heads; the kv heads must divide the query heads")
+    if not (query.dtype == key.dtype == value.dtype):
+        raise ValueError(f"query, key and value have types {query.dtype}, {key.dtype}, {value.dtype}; give all three one type")
+
+
+def _check_declared(
+    spec: AttentionSpec, input_gate: Tensor | None, output_gate: Tensor | None, log_decay: Tensor | None, parameters: dict[str, Tensor],
+    heads: int, kv_heads: int, value_width: int, per_key: tuple[int, int, int],
+) -> None:  # fmt: skip
+    """What the spec declares must be there, in the declared shape, and nothing else."""
+    for name, declared, tensor in (
+        ("input_gate", spec.input_gate is True, input_gate),
+        ("output_gate", spec.output_gate is not None, output_gate),
+        ("log_decay", spec.log_decay, log_decay),
+    ):
+        if declared and tensor is None:
+            raise ValueError(f"the spec {spec.short_name} declares {name}; pass the tensor {name}=... to attend")
+    if input_gate is not None and spec.input_gate == "count":
+        raise ValueError("input_gate='count' makes its own gate from the count; leave the input_gate tensor out")
+    sizes: dict[str | int, int] = {"heads": heads, "kv_heads": kv_heads}
+    needed: dict[str, tuple[int, ...]] = {}
+    for name, shape in spec.parameters(value_width).items():
+        needed[name] = tuple(sizes[s] if isinstance(s, str) else s for s in shape)
+    if spec.needs_running_gate:
+        needed["running_gate_score"] = per_key
+    optional = {"reference_key"} if spec.kernel.is_centered else set()
+    for name, shape in needed.items():
+        if name not in parameters or tuple(parameters[name].shape) != shape:
+            given = f"has shape {tuple(parameters[name].shape)}" if name in parameters else "is missing"
+            raise ValueError(f"parameter {name!r} {given}; {spec.short_name} needs it with shape {shape}")
+    for name in parameters:
+        if name not in needed and name not in optional:
+            raise ValueError(f"parameter {name!r} is not declared by {spec.short_name}; declared are {', '.join([*needed, *optional]) or 'none'}")
+
+
+def _scales(spec: AttentionSpec, scale: float | None, key_width: int) -> tuple[float, float]:
+    """Of the kernel's product, and of exact slots."""
+    if scale is not None:
+        if not 0 < scale < float("inf"):
+            raise ValueError(f"scale={scale!r}; allowed is a positive number, or None for the kernel's default")
+        return scale, scale
+    return spec.kernel.default_scale(key_width), key_width**-0.5 if spec.local else spec.kernel.default_scale(key_width)
+
+
+def _state_before(
+    spec: AttentionSpec, initial: AttentionState | None, batch: int, kv_heads: int, key_width: int, value_width: int,
+    scales: tuple[float, float], like: Tensor, dtype: torch.dtype, with_moments: bool,
+) -> AttentionState:  # fmt: skip
+    like = torch.empty(0, device=like.device, dtype=dtype)
+    fresh = empty_state(spec, batch, kv_heads, key_width, value_width, *scales, like=like, with_moments=with_moments)
+    if initial is None:
+        return fresh
+    initial.check_same_kind(fresh)
+    expected = (batch, kv_heads, key_width, value_width)
+    given = (*initial.key.shape[:2], initial.key.shape[3], initial.value.shape[3])
+    if given != expected:
+        raise ValueError(f"initial_state is for (batch, kv heads, key width, value width) {given}; this call has {expected}")
+    if initial.key.dtype != dtype:
+        raise ValueError(f"initial_state holds {initial.key.dtype}, this call accumulates in {dtype}; use one precision throughout")
+    return initial
+
+
+def _checked_boundaries(
+    cu_seqlens: Tensor, batch: int, num_queries: int, num_keys: int, key_mask: Tensor | None, state: AttentionState | None
+) -> Tensor:
+    ends: Sequence[int] = cu_seqlens.tolist()
+    if batch != 1 or num_queries != num_keys or key_mask is not None:
+        raise ValueError(
+            f"cu_seqlens packs documents along one row of self-attention: batch 1, as many queries as keys, no key_mask; given batch {batch}, "
+            f"{num_queries} queries, {num_keys} keys" + (", a key_mask" if key_mask is not None else "")
+        )
+    if len(ends) < 2 or ends[0] != 0 or ends[-1] != num_keys or any(b <= a for a, b in zip(ends, ends[1:], strict=False)):
+        raise ValueError(f"cu_seqlens {ends[:8]}{'...' if len(ends) > 8 else ''} must rise from 0 to the length {num_keys} without empty documents")
+    if state is not None and state.batch_size != len(ends) - 1:
+        raise ValueError(f"initial_state holds {state.batch_size} sequences, cu_seqlens {len(ends) - 1} documents; one sequence a document")
+    return cu_seqlens
+
+
+def _ranks(key_mask: Tensor | None, num_keys: int, state: AttentionState, device: torch.device) -> Tensor:
+    """Rank of each new real key among all real keys of its sequence, -1 where padded."""
+    if key_mask is None:
+        return state.count[:, None] + torch.arange(num_keys, device=device)
+    ranks = state.count[:, None] + key_mask.to(torch.int64).cumsum(dim=1) - 1
+    return torch.where(key_mask, ranks, -1)
+
+
+def _input_gate(
+    spec: AttentionSpec, gate: Tensor | None, rank: Tensor, state: AttentionState, causal: bool, parameters: dict[str, Tensor]
+) -> Tensor | None:
+    """(B or 1, S, G). The count gate is indexed by the key: count_s^-sigmoid(p)."""
+    if spec.input_gate != "count":
+        return gate
+    count = rank + 1 if causal else (rank >= 0).sum(dim=1, keepdim=True).expand_as(rank)
+    exponent = torch.sigmoid(parameters["count_exponent"])
+    return count.clamp(min=1)[..., None].to(exponent.dtype) ** -exponent
+
+
+def _keys(
+    key: Tensor, value: Tensor, gate: Tensor | None, log_decay: Tensor | None, running: Tensor | None, mask: Tensor | None, rank: Tensor, dtype: torch.dtype
+) -> Keys:
+    """Padded positions are zeroed by `where` before any arithmetic: their content may be NaN."""
+
+    def clean(t: Tensor, fill: float = 0.0) -> Tensor:
+        if mask is None:
+            return t
+        return torch.where(mask.reshape(*mask.shape, *(1,) * (t.dim() - 2)), t, torch.full_like(t, fill))
+
+    value = clean(value).to(dtype)
+    if gate is not None:
+        value = value * (clean(gate) if gate.shape[0] == key.shape[0] else gate).to(dtype)[..., None]
+    return Keys(
+        key=clean(key).to(dtype).transpose(1, 2),
+        value=value.transpose(1, 2),
+        rank=rank,
+        log_decay=None if log_decay is None else clean(log_decay).double().transpose(1, 2),
+        running_score=None if running is None else clean(running, -torch.inf).to(dtype).transpose(1, 2),
+    )
+
+
+def _queries(
+    query: Tensor, gate: Tensor | None, query_mask: Tensor | None, key_mask: Tensor | None, rank: Tensor, state: AttentionState, kv_heads: int,
+    dtype: torch.dtype, causal: bool,
+) -> Queries:  # fmt: skip
+    if query_mask is not None:
+        query = torch.where(query_mask[:, :, None, None], query, torch.zeros_like(query))
+        gate = None if gate is None else torch.where(query_mask[:, :, None], gate, torch.zeros_like(gate))
+    batch, length, heads, width = query.shape
+    grouped = query.to(dtype).reshape(batch, length, kv_heads, heads // kv_heads, width).permute(0, 2, 3, 1, 4)
+    if gate is not None:
+        gate = gate.to(dtype).reshape(batch, length, kv_heads, heads // kv_heads).permute(0, 2, 3, 1)
+    if causal and key_mask is not None:
+        rank = state.count[:, None] + key_mask.to(torch.int64).cumsum(dim=1) - 1
+    if not causal:
+        rank = rank.new_zeros(rank.shape[0], length)  # filled in once all keys are known
+    return Queries(grouped, rank, query_mask, gate, None)
+
+
+def _grouped(parameters: dict[str, Tensor], kv_heads: int, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Norm weights (H, e) -> (G, R, 1, e), so that they broadcast over the engine's outputs."""
+    return {
+        name: t.to(dtype).reshape(kv_heads, -1, 1, t.shape[-1]) if name in ("norm_weight", "norm_bias") else t
+        for name, t in parameters.items()
+    }
+
+
+def _reference_key(parameters: dict[str, Tensor], dtype: torch.dtype) -> Tensor | None:
+    given = parameters.get("reference_key")
+    return None if given is None else given.to(dtype)[None]

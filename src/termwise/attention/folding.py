@@ -1,0 +1,176 @@
+"""How keys enter a state: into the exact buffer, later folded into the moments at fixed absolute positions."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from termwise.attention.monomials import features
+from termwise.attention.state import FOLD, RESERVE, AttentionState, _pick, compress
+
+
+@dataclass(frozen=True)
+class Keys:
+    """New keys in the engine's layout, padded ones zeroed; every tensor in the accumulation type, decay in float64."""
+
+    key: Tensor  # (B, G, S, d)
+    value: Tensor  # (B, G, S, e), input gate applied
+    rank: Tensor  # (B or 1, S), -1 where padded
+    log_decay: Tensor | None  # (B, G, S)
+    running_score: Tensor | None  # (B, G, S), -inf where padded
+
+    @property
+    def length(self) -> int:
+        return self.key.shape[2]
+
+    def slice(self, start: int, stop: int) -> Keys:
+        part = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        cut = {name: t[:, start:stop] if name == "rank" else t[:, :, start:stop] for name, t in part.items() if t is not None}
+        return dataclasses.replace(self, **cut)
+
+
+def mapped_keys(state: AttentionState, key: Tensor) -> Tensor:
+    """Keys as the moments see them: mapped, scaled by sqrt(scale), about the reference."""
+    y = state.spec.kernel.map(key) * state.scale**0.5
+    return y if state.reference is None else y - state.reference[:, :, None, :]
+
+
+def extend(state: AttentionState, keys: Keys, reference: Tensor | None) -> AttentionState:
+    """The state with `keys` in its buffer, nothing folded yet. Ages are log decays from each key to the last one."""
+    count = state.count + (keys.rank >= 0).sum(dim=1)
+    if state.reference is not None:
+        state = dataclasses.replace(state, reference=_reference(state, keys, reference))
+    if keys.log_decay is not None:
+        state = state.with_decay()
+    new: dict[str, Tensor | None] = {"count": count}
+    if state.age is not None:
+        decay = torch.zeros_like(keys.key[..., 0], dtype=torch.float64) if keys.log_decay is None else keys.log_decay.double()
+        total = decay.sum(dim=2)
+        # Suffix sums: exact zeros at the last key, whatever came before (a long running sum would lose digits).
+        age = decay.flip(2).cumsum(dim=2).flip(2) - decay
+        assert state.fold_age is not None and state.total_log_decay is not None
+        new["age"] = torch.cat([state.age + total[..., None], age], dim=2)
+        new["fold_age"] = state.fold_age + total
+        new["total_log_decay"] = state.total_log_decay + total
+    if keys.running_score is not None:
+        assert state.running_total is not None and state.running_gate is not None
+        scores = torch.cat([state.running_total[..., None], keys.running_score], dim=2)
+        running = torch.logcumsumexp(scores, dim=2)[..., 1:]
+        new["running_gate"] = torch.cat([state.running_gate, running], dim=2)
+        new["running_total"] = running[..., -1]
+    rows = max(state.rank.shape[0], keys.rank.shape[0])
+    new["rank"] = torch.cat([state.rank.expand(rows, -1), keys.rank.expand(rows, -1)], dim=1)
+    new["key"] = torch.cat([state.key, keys.key], dim=2)
+    new["value"] = torch.cat([state.value, keys.value], dim=2)
+    new["boundary"] = state.boundary.expand(rows)
+    return dataclasses.replace(state, **new)  # type: ignore[arg-type]
+
+
+def _reference(state: AttentionState, keys: Keys, given: Tensor | None) -> Tensor:
+    """A calibrated key, else the first real key that ever enters. The output does not depend on it, so no gradient flows."""
+    assert state.reference is not None
+    if given is not None:
+        candidate = given.expand_as(state.reference)
+    else:
+        first = _first_real(keys.rank)
+        candidate = keys.key.gather(2, first[:, None, None, None].expand(*keys.key.shape[:2], 1, keys.key.shape[3]))[:, :, 0]
+    mapped = (state.spec.kernel.map(candidate) * state.scale**0.5).detach()
+    is_start = (state.count == 0)[:, None, None]
+    return torch.where(is_start, mapped, state.reference)
+
+
+def _first_real(rank: Tensor) -> Tensor:
+    return (rank >= 0).to(torch.int8).argmax(dim=1)
+
+
+def fold_target(state: AttentionState) -> Tensor:
+    """The boundary a state of this many keys has: a multiple of 64 that leaves the window and 64 more in the buffer."""
+    window = state.spec.local.window if state.spec.local else 1
+    due = (state.count - (window - 1) - RESERVE).clamp(min=0) // FOLD * FOLD
+    return torch.maximum(state.boundary, due)
+
+
+def fold(state: AttentionState, target: Tensor) -> AttentionState:
+    """Keys of rank below `target` (B or 1,) moved from the buffer into the moments; sinks stay."""
+    is_real = state.rank >= 0
+    if not state.spec.is_constant_size:
+        return compress(state, is_real)
+    sinks = state.spec.local.sinks if state.spec.local else 0
+    is_far = is_real & (state.rank < target[:, None]) & (state.rank >= sinks)
+    if state.has_moments and bool(is_far.any()):
+        state = _fold_moments(state, is_far, target)
+    return compress(dataclasses.replace(state, boundary=target), is_real & ~is_far)
+
+
+def _fold_moments(state: AttentionState, is_far: Tensor, target: Tensor) -> AttentionState:
+    assert state.moments is not None and state.mass is not None
+    keys = mapped_keys(state, state.key)
+    weight = is_far[:, None, :].to(keys.dtype).expand(keys.shape[:3])
+    before = state.moments, state.mass, state.decayed_count
+    changed: dict[str, Tensor] = {}
+    if state.age is not None and state.fold_age is not None:
+        is_last = state.rank == target[:, None] - 1
+        # Sequences that fold nothing keep their anchor.
+        anchor = torch.where(is_last.any(dim=1, keepdim=True), _pick(state.age, is_last), state.fold_age)
+        log_weight = (state.age - anchor[..., None]).masked_fill(~is_far[:, None, :], -torch.inf)
+        weight = log_weight.exp().to(keys.dtype)
+        faded = (state.fold_age - anchor).clamp(max=0).exp().to(keys.dtype)
+        before = before[0] * faded[..., None, None], before[1] * faded[..., None], before[2] * faded
+        changed["fold_age"] = anchor
+    phi = features(keys, state.orders) * weight[..., None]
+    return dataclasses.replace(
+        state,
+        moments=before[0] + torch.einsum("bgsf,bgse->bgfe", phi, state.value),
+        mass=before[1] + phi.sum(dim=2),
+        decayed_count=before[2] + weight.sum(dim=2),
+        **changed,  # type: ignore[arg-type]
+    )
+
+
+def merge_folded(first: AttentionState, second: AttentionState) -> AttentionState:
+    """Two segments about one reference, ranks and counts written out: see `AttentionState.merge`."""
+    has_folded = second.boundary > 0
+    if first.has_moments and second.has_moments:
+        assert first.moments is not None and first.mass is not None and second.moments is not None and second.mass is not None
+        gain = torch.ones_like(first.decayed_count)
+        changed: dict[str, Tensor | None] = {}
+        if first.fold_age is not None and second.fold_age is not None and second.total_log_decay is not None:
+            until_now = first.fold_age + second.total_log_decay
+            anchor = torch.where(has_folded[:, None], second.fold_age, until_now)
+            gain = (until_now - anchor).exp().to(gain.dtype)
+            changed["fold_age"] = anchor
+        first = dataclasses.replace(
+            first,
+            moments=first.moments * gain[..., None, None] + second.moments,
+            mass=first.mass * gain[..., None] + second.mass,
+            decayed_count=first.decayed_count * gain + second.decayed_count,
+            **changed,  # type: ignore[arg-type]
+        )
+    if first.age is not None and second.age is not None:
+        assert first.total_log_decay is not None and second.total_log_decay is not None
+        first = dataclasses.replace(
+            first,
+            age=torch.cat([first.age + second.total_log_decay[..., None], second.age], dim=2),
+            total_log_decay=first.total_log_decay + second.total_log_decay,
+        )
+    if first.running_gate is not None and second.running_gate is not None:
+        assert first.running_total is not None and second.running_total is not None
+        later = torch.logaddexp(first.running_total[..., None], second.running_gate)
+        first = dataclasses.replace(
+            first,
+            running_gate=torch.cat([first.running_gate, later], dim=2),
+            running_total=torch.logaddexp(first.running_total, second.running_total),
+        )
+    shifted = torch.where(second.rank >= 0, second.rank + first.count[:, None], -1)
+    merged = dataclasses.replace(
+        first,
+        key=torch.cat([first.key, second.key], dim=2),
+        value=torch.cat([first.value, second.value], dim=2),
+        rank=torch.cat([first.rank, shifted], dim=1),
+        count=first.count + second.count,
+        boundary=torch.where(has_folded, first.count + second.boundary, first.boundary),
+    )
+    return fold(merged, fold_target(merged))

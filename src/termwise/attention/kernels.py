@@ -1,0 +1,358 @@
+"""Kernels: from a score to a weight.
+
+Every kernel with a constant-size state is one thing: an elementwise map of query and key, and a polynomial of their product,
+    w = sum_n b_n (y - m)^n,      y = scale * <map(query), map(key)>,
+with m = 0 or the query's own mean score. `Exp` has no such form; `Drop` gives every key weight zero.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+MAPS = ("identity", "elu1", "relu", "unit")
+MAX_ORDER = 79  # the 80-term series; factorials beyond stay exact in float64 but nobody needs the state
+
+
+class Kernel(abc.ABC):
+    """From a score to a weight."""
+
+    allow_negative = False
+    center = "zero"
+
+    @property
+    def dense(self) -> tuple[float, ...] | None:
+        """b_0..b_P of the polynomial in the product, or None when no finite polynomial gives this kernel."""
+        return None
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether a state of constant size holds everything (a polynomial of mapped query and key)."""
+        return self.dense is not None
+
+    @property
+    def is_centered(self) -> bool:
+        """Whether the polynomial is expanded around the query's own mean score."""
+        return self.center == "mean"
+
+    @abc.abstractmethod
+    def default_scale(self, key_width: int) -> float: ...
+
+    def map(self, x: Tensor) -> Tensor:
+        """The elementwise map of query and key before their product."""
+        return x
+
+    @abc.abstractmethod
+    def weights(self, product: Tensor) -> Tensor:
+        """Weights from products (scores relative to the center, where there is one)."""
+
+    @property
+    def minimum(self) -> float:
+        """The least weight over every product this kernel can meet; -inf when unbounded below."""
+        return 0.0
+
+    @property
+    @abc.abstractmethod
+    def formula(self) -> str: ...
+
+
+def polynomial(product: Tensor, coefficients: tuple[float, ...]) -> Tensor:
+    """sum_n b_n x^n by Horner's rule."""
+    out = torch.full_like(product, coefficients[-1])
+    for b in reversed(coefficients[:-1]):
+        out = out * product if b == 0 else out * product + b
+    return out
+
+
+@dataclass(frozen=True)
+class Exp(Kernel):
+    """w = exp(x), or exp(min(x, clamp)).
+
+    All orders of the Taylor series at once; no finite state, so the state is the growing key/value cache.
+    Source: Vaswani et al. 2017, eq. 1; the clamp at 5 is the published code of Mongaras and Larson 2025.
+
+    >>> Exp().weights(torch.tensor([0.0]))
+    tensor([1.])
+    """
+
+    clamp: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.clamp is not None and not math.isfinite(self.clamp):
+            raise ValueError(f"Exp: clamp={self.clamp!r}; allowed is None or a finite score, e.g. Exp(clamp=5.0)")
+
+    def default_scale(self, key_width: int) -> float:
+        return key_width**-0.5
+
+    def log_weights(self, scores: Tensor) -> Tensor:
+        return scores if self.clamp is None else scores.clamp(max=self.clamp)
+
+    def weights(self, product: Tensor) -> Tensor:
+        return self.log_weights(product).exp()
+
+    @property
+    def formula(self) -> str:
+        return "exp(x)" if self.clamp is None else f"exp(min(x, {self.clamp:g}))"
+
+
+@dataclass(frozen=True)
+class Minimax:
+    """Coefficients that minimise the largest |p(x) exp(-x) - 1| on [-radius, radius] (math: section 8).
+
+    A linear program on a Chebyshev grid. Outside the radius the error grows without bound.
+    """
+
+    radius: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.radius) and self.radius > 0):
+            raise ValueError(f"Minimax: radius={self.radius!r}; allowed is a positive number, e.g. Minimax(3.0)")
+
+
+@functools.cache
+def minimax_coefficients(orders: tuple[int, ...], radius: float) -> tuple[float, ...]:
+    """One coefficient for each of `orders`, by linear programming."""
+    from scipy.optimize import linprog
+
+    grid = radius * np.cos(np.linspace(0, np.pi, 800))
+    # In the variable x / radius the columns stay within [-1, 1].
+    columns = np.stack([(grid / radius) ** n for n in orders], axis=1) * np.exp(-grid)[:, None]
+    ones = np.ones((len(grid), 1))
+    rows = np.concatenate([np.hstack([columns, -ones]), np.hstack([-columns, -ones])])
+    bounds = [(None, None)] * len(orders) + [(0, None)]
+    cost = np.r_[np.zeros(len(orders)), 1.0]
+    found = linprog(cost, A_ub=rows, b_ub=np.r_[ones[:, 0], -ones[:, 0]], bounds=bounds, method="highs")
+    if not found.success:
+        raise ValueError(f"no minimax coefficients for orders {orders} on radius {radius:g}: {found.message}")
+    return tuple(float(c / radius**n) for c, n in zip(found.x, orders, strict=False))
+
+
+@dataclass(frozen=True)
+class Polynomial(Kernel):
+    """w = sum_{n in orders} b_n (x - m)^n, with b_n = 1/n! for the Taylor series of exp.
+
+    center="zero": m = 0. center="mean": m is the query's mean score over the keys in the state, so that the weights, like
+    softmax's, do not change when one vector is added to all keys (exp(m) cancels under a row sum or a scale-free norm).
+    `coefficients`: "taylor", `Minimax(radius)`, or one number per order.
+    Source: Mongaras and Larson 2025, section 3.
+
+    >>> Polynomial((0, 1, 2)).dense
+    (1.0, 1.0, 0.5)
+    >>> Polynomial((2,)).dense
+    (0.0, 0.0, 0.5)
+    """
+
+    orders: tuple[int, ...]
+    coefficients: str | Minimax | tuple[float, ...] = "taylor"
+    center: str = "zero"
+    allow_negative: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "orders", tuple(self.orders))
+        if not isinstance(self.coefficients, (str, Minimax)):
+            object.__setattr__(self, "coefficients", tuple(float(b) for b in self.coefficients))
+        self._validate()
+
+    def _validate(self) -> None:
+        given = self.orders
+        if not given or any(isinstance(n, bool) or not isinstance(n, int) or n < 0 or n > MAX_ORDER for n in given):
+            raise ValueError(f"Polynomial: orders={given!r}; allowed are whole numbers from 0 to {MAX_ORDER}, e.g. (0, 1, 2)")
+        if list(given) != sorted(set(given)):
+            raise ValueError(f"Polynomial: orders={given!r} must be increasing without repeats: {tuple(sorted(set(given)))}")
+        if self.center not in ("zero", "mean"):
+            raise ValueError(f"Polynomial: center={self.center!r}; allowed are 'zero' and 'mean'")
+        if isinstance(self.coefficients, str) and self.coefficients != "taylor":
+            raise ValueError(f"Polynomial: coefficients={self.coefficients!r}; allowed are 'taylor', Minimax(radius) or one number per order")
+        if isinstance(self.coefficients, tuple):
+            if len(self.coefficients) != len(given):
+                raise ValueError(f"Polynomial: {len(self.coefficients)} coefficients for {len(given)} orders; give one number per order")
+            if not all(math.isfinite(b) for b in self.coefficients) or self.coefficients[-1] == 0:
+                raise ValueError(f"Polynomial: coefficients={self.coefficients!r}; all must be finite and the last one not zero")
+
+    @property
+    def dense(self) -> tuple[float, ...]:
+        if isinstance(self.coefficients, Minimax):
+            values: tuple[float, ...] = minimax_coefficients(self.orders, self.coefficients.radius)
+        elif isinstance(self.coefficients, tuple):
+            values = self.coefficients
+        else:
+            values = tuple(1 / math.factorial(n) for n in self.orders)
+        dense = [0.0] * (self.orders[-1] + 1)
+        for n, b in zip(self.orders, values, strict=True):
+            dense[n] = b
+        return tuple(dense)
+
+    def default_scale(self, key_width: int) -> float:
+        return key_width**-0.5
+
+    @property
+    def is_long_series(self) -> bool:
+        """A full Taylor series too long for Horner's rule in float64 at negative scores (math: section 4.7)."""
+        return self.coefficients == "taylor" and self.orders == tuple(range(len(self.orders))) and len(self.orders) > 20
+
+    def weights(self, product: Tensor) -> Tensor:
+        if self.is_long_series:
+            from termwise.attention.series import truncated_exponential
+
+            return truncated_exponential(product, len(self.orders))
+        return polynomial(product, self.dense)
+
+    @property
+    def minimum(self) -> float:
+        return polynomial_minimum(self.dense)
+
+    @property
+    def formula(self) -> str:
+        y = "(x - mean)" if self.is_centered else "x"
+        names = ", ".join(map(str, self.orders)) if len(self.orders) < 6 else f"{self.orders[0]}..{self.orders[-1]}"
+        if isinstance(self.coefficients, Minimax):
+            return f"sum over n in {{{names}}} of b_n {y}^n, minimax on +-{self.coefficients.radius:g}"
+        return f"sum over n in {{{names}}} of " + (f"{y}^n / n!" if self.coefficients == "taylor" else f"b_n {y}^n")
+
+
+@functools.cache
+def polynomial_minimum(coefficients: tuple[float, ...]) -> float:
+    """The least value of sum_n b_n x^n over the reals; -inf when unbounded below."""
+    b = np.trim_zeros(np.asarray(coefficients, dtype=float), "b")
+    degree = len(b) - 1
+    if degree == 0:
+        return float(b[0])
+    if degree % 2 or b[-1] < 0:
+        return -math.inf
+    roots = np.roots((b[1:] * np.arange(1, degree + 1))[::-1])
+    real = roots[np.abs(roots.imag) < 1e-7 * (1 + np.abs(roots.real))].real
+    values = np.polynomial.polynomial.polyval(real, b)
+    # A double root is found only to about 1e-8, so a minimum of exactly zero may show as a tiny negative number.
+    low = float(values.min())
+    return 0.0 if abs(low) < 1e-9 * np.abs(b).max() else low
+
+
+@dataclass(frozen=True)
+class Power(Kernel):
+    """w = (scale * q.k)^degree, scale 1 by default.
+
+    Even degrees are never negative. Source: Buckman et al. 2024 (symmetric power); 2Mamba (arXiv 2602.17363) at degree 2.
+    """
+
+    degree: int
+    allow_negative: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.degree, bool) or not isinstance(self.degree, int) or not 1 <= self.degree <= MAX_ORDER:
+            raise ValueError(f"Power: degree={self.degree!r}; allowed are whole numbers from 1 to {MAX_ORDER}")
+
+    @property
+    def dense(self) -> tuple[float, ...]:
+        return (0.0,) * self.degree + (1.0,)
+
+    def default_scale(self, key_width: int) -> float:
+        return 1.0
+
+    def weights(self, product: Tensor) -> Tensor:
+        return product**self.degree
+
+    @property
+    def minimum(self) -> float:
+        return -math.inf if self.degree % 2 else 0.0
+
+    @property
+    def formula(self) -> str:
+        return "q.k" if self.degree == 1 else f"(q.k)^{self.degree}"
+
+
+@dataclass(frozen=True)
+class FeatureMap(Kernel):
+    """w = min(scale * phi(q).phi(k), clamp)^1 with phi one of identity, elu1 (elu + 1), relu, unit (x / |x|).
+
+    `power` n with `power_of="features"` uses phi(x)^n elementwise; with `power_of="product"` it is (phi(q).phi(k))^n: two
+    different kernels. The scale multiplies the product, never the input. A clamp leaves no finite state.
+    Source: Katharopoulos et al. 2020, eq. 7 (elu1); Mongaras et al. 2024, Cottention (unit).
+    """
+
+    name: str
+    power: int = 1
+    power_of: str = "features"
+    clamp: float | None = None
+    allow_negative: bool = False
+
+    def __post_init__(self) -> None:
+        if self.name not in MAPS:
+            raise ValueError(f"FeatureMap: name={self.name!r}; allowed are {', '.join(MAPS)}")
+        if isinstance(self.power, bool) or not isinstance(self.power, int) or not 1 <= self.power <= MAX_ORDER:
+            raise ValueError(f"FeatureMap: power={self.power!r}; allowed are whole numbers from 1 to {MAX_ORDER}")
+        if self.power_of not in ("features", "product"):
+            raise ValueError(f"FeatureMap: power_of={self.power_of!r}; allowed are 'features' and 'product'")
+        if self.clamp is not None and not math.isfinite(self.clamp):
+            raise ValueError(f"FeatureMap: clamp={self.clamp!r}; allowed is None or a finite number")
+
+    @property
+    def dense(self) -> tuple[float, ...] | None:
+        if self.clamp is not None:
+            return None
+        return (0.0,) * self._degree + (1.0,)
+
+    @property
+    def _degree(self) -> int:
+        return self.power if self.power_of == "product" else 1
+
+    def default_scale(self, key_width: int) -> float:
+        return 1.0
+
+    def map(self, x: Tensor) -> Tensor:
+        if self.name == "elu1":
+            x = torch.nn.functional.elu(x) + 1
+        elif self.name == "relu":
+            x = torch.relu(x)
+        elif self.name == "unit":
+            from termwise.attention.safe import unit
+
+            x = unit(x)
+        return x**self.power if self.power_of == "features" and self.power > 1 else x
+
+    def weights(self, product: Tensor) -> Tensor:
+        product = product if self._degree == 1 else product**self._degree
+        return product if self.clamp is None else product.clamp(max=self.clamp)
+
+    @property
+    def minimum(self) -> float:
+        positive_features = self.name in ("elu1", "relu") or (self.power_of == "features" and self.power % 2 == 0)
+        if positive_features or self._degree % 2 == 0:
+            return 0.0
+        return -1.0 if self.name == "unit" else -math.inf
+
+    @property
+    def formula(self) -> str:
+        phi = {"identity": "{}", "elu1": "(elu({})+1)", "relu": "relu({})", "unit": "unit({})"}[self.name]
+        power = f"^{self.power}" if self.power > 1 else ""
+        inner = power if self.power_of == "features" else ""
+        product = f"{phi.format('q')}{inner}.{phi.format('k')}{inner}"
+        out = f"({product}){power}" if self.power_of == "product" and power else product
+        return out if self.clamp is None else f"min({out}, {self.clamp:g})"
+
+
+@dataclass(frozen=True)
+class Drop(Kernel):
+    """w = 0: keys outside the exact slots are dropped. Needs `local`.
+
+    Source: Xiao et al. 2023 (window and attention sinks).
+    """
+
+    def default_scale(self, key_width: int) -> float:
+        return key_width**-0.5
+
+    @property
+    def dense(self) -> tuple[float, ...]:
+        return ()
+
+    def weights(self, product: Tensor) -> Tensor:
+        return torch.zeros_like(product)
+
+    @property
+    def formula(self) -> str:
+        return "0"

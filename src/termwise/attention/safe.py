@@ -1,0 +1,25 @@
+"""Numerically safe helpers. Each says why the obvious form fails."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def norm(x: Tensor) -> Tensor:
+    """Euclidean length over the last axis, kept. Its gradient at a zero row is zero; that of `x.norm()` is NaN or arbitrary."""
+    square = x.square().sum(dim=-1, keepdim=True)
+    is_zero = square == 0
+    return torch.where(is_zero, torch.zeros_like(square), torch.where(is_zero, torch.ones_like(square), square).sqrt())
+
+
+def unit(x: Tensor) -> Tensor:
+    """x / |x| over the last axis; a zero row stays zero with zero gradient (0/0 otherwise)."""
+    length = norm(x)
+    return x / torch.where(length == 0, torch.ones_like(length), length)
+
+
+def away_from_zero(x: Tensor, floor: Tensor) -> Tensor:
+    """sign(x) * max(|x|, floor), with sign(0) = 1: a denominator that cannot vanish."""
+    signed_floor = torch.where(x < 0, -floor, floor)
+    return torch.where(x.abs() < floor, signed_floor, x)

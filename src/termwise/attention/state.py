@@ -1,0 +1,302 @@
+"""AttentionState: what earlier keys leave behind. One interface whether it is of constant size or a growing cache.
+
+Two parts. The folded part is sums over far keys: moments sum_s a_s phi(k_s - r) (i_s v_s)^T, mass sum_s a_s phi(k_s - r), in
+fp32 or wider, about a reference key r, with decay up to the last folded key; it is replaced only when keys are folded, at
+fixed absolute positions (multiples of 64), so the state does not depend on how a sequence was split. The exact buffer holds
+the keys not folded yet: sinks, window, and 64 to 127 recent ones, which is what `rollback` can take back. Kernels without a
+finite form never fold: their buffer is the key/value cache.
+
+Axes: B batch, G kv heads, F features, L buffer slots, d key width, e value width. `rank` numbers the real keys of each
+sequence from 0; an empty slot has rank -1. A batch without padding keeps one row of ranks (batch axis 1).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from termwise.attention.monomials import total_width, translate
+from termwise.attention.spec import AttentionSpec
+
+FOLD = 64  # keys are folded in groups of this many, in one product: 3e-7 against 2e-6 token by token
+RESERVE = 64  # tokens that can always be rolled back
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionState:
+    """The state of one attention call; never changed, `attend` returns a new one."""
+
+    spec: AttentionSpec
+    scale: float  # of the product inside the kernel
+    slot_scale: float  # of exact slots (differs from `scale` only for feature maps and powers by default)
+    count: Tensor  # (B or 1,) real keys seen
+    boundary: Tensor  # (B or 1,) keys of smaller rank are folded (or sinks)
+    key: Tensor  # (B, G, L, d) exact buffer
+    value: Tensor  # (B, G, L, e), input gate applied
+    rank: Tensor  # (B or 1, L)
+    moments: Tensor | None  # (B, G, F, e)
+    mass: Tensor | None  # (B, G, F)
+    decayed_count: Tensor  # (B, G) sum of decays of the folded keys
+    reference: Tensor | None  # (B, G, d) reference key, mapped and scaled
+    age: Tensor | None  # (B, G, L) float64: log decay from each buffered key to now; None: no decay so far
+    fold_age: Tensor | None  # (B, G) float64: log decay from the last folded key to now
+    total_log_decay: Tensor | None  # (B, G) float64
+    running_gate: Tensor | None  # (B, G, L) log of the running gate sum at each buffered key
+    running_total: Tensor | None  # (B, G) the same, now
+
+    # Sizes --------------------------------------------------------------------------------------------------------
+
+    @property
+    def batch_size(self) -> int:
+        return self.key.shape[0]
+
+    @property
+    def orders(self) -> tuple[int, ...]:
+        """Orders whose moments are kept: all of 0..P around the mean, those with a coefficient around zero."""
+        return stored_orders(self.spec)
+
+    @property
+    def has_moments(self) -> bool:
+        """Whether moments are held; a parallel call that hands back no state holds none."""
+        return self.moments is not None
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the live tensors."""
+        return sum(t.numel() * t.element_size() for t in self.tensors.values())
+
+    def __repr__(self) -> str:
+        length = self.key.shape[2]
+        return f"AttentionState({self.spec.short_name}, batch={self.batch_size}, keys={self.count.tolist()}, buffered={length}, nbytes={self.nbytes})"
+
+    # Batch --------------------------------------------------------------------------------------------------------
+
+    def permute(self, indices: Tensor) -> AttentionState:
+        """The sequences `indices` of the batch, repeats allowed (beam search)."""
+        size = self.batch_size
+        picked = {
+            name: t.index_select(0, indices.to(t.device)) if t.shape[0] == size else t for name, t in self.tensors.items()
+        }
+        if size == 1 and len(indices) > 1:
+            for name in ("count", "boundary", "rank"):
+                picked[name] = self.tensors[name]
+        return dataclasses.replace(self, **picked)
+
+    def split(self) -> list[AttentionState]:
+        """One state a sequence."""
+        device = self.key.device
+        return [self.permute(torch.tensor([i], device=device)) for i in range(self.batch_size)]
+
+    @staticmethod
+    def stack(states: Sequence[AttentionState]) -> AttentionState:
+        """One batch from several states of the same spec; shorter buffers are filled with empty slots in front."""
+        if not states:
+            raise ValueError("stack needs at least one state")
+        first = states[0]
+        for other in states[1:]:
+            first.check_same_kind(other)
+        length = max(s.key.shape[2] for s in states)
+        with_decay = any(s.age is not None for s in states)
+        rows = [_padded(s.with_batch_ranks().with_decay() if with_decay else s.with_batch_ranks(), length) for s in states]
+        joined = {name: torch.cat([row.tensors[name] for row in rows]) for name in rows[0].tensors}
+        return dataclasses.replace(rows[0], **joined)
+
+    def with_batch_ranks(self) -> AttentionState:
+        """Ranks and counts written out for every sequence."""
+        size = self.batch_size
+        return dataclasses.replace(
+            self,
+            count=self.count.expand(size),
+            boundary=self.boundary.expand(size),
+            rank=self.rank.expand(size, -1),
+        )
+
+    def with_decay(self) -> AttentionState:
+        """Zero decays written out, for a state that has seen none."""
+        if self.age is not None:
+            return self
+        zeros = self.decayed_count.new_zeros(self.decayed_count.shape, dtype=torch.float64)
+        age = self.key.new_zeros(self.key.shape[:3], dtype=torch.float64)
+        return dataclasses.replace(self, age=age, fold_age=zeros, total_log_decay=zeros)
+
+    def check_same_kind(self, other: AttentionState) -> None:
+        if self.spec != other.spec or self.scale != other.scale or self.slot_scale != other.slot_scale:
+            raise ValueError(
+                f"states of different attention: {self.spec.short_name} (scale {self.scale:g}) and {other.spec.short_name} "
+                f"(scale {other.scale:g}); only states of one spec and scale go together"
+            )
+
+    # Time ---------------------------------------------------------------------------------------------------------
+
+    def rollback(self, num_tokens: int) -> AttentionState:
+        """The state before the last `num_tokens` tokens, from the exact buffer."""
+        if num_tokens < 0:
+            raise ValueError(f"rollback: num_tokens={num_tokens}; allowed are 0 to {RESERVE}")
+        if num_tokens == 0:
+            return self
+        target = self.count - num_tokens
+        window = self.spec.local.window if self.spec.local else 1
+        oldest_needed = (target - window + 1).clamp(min=0)
+        if (target < 0).any() or (self.boundary > oldest_needed).any():
+            raise ValueError(
+                f"rollback: {num_tokens} tokens cannot be taken back from {self.count.tolist()} keys; the buffer allows up to "
+                f"{RESERVE} (a cache: all); keep an earlier state for more"
+            )
+        keep = (self.rank >= 0) & (self.rank < target[:, None])
+        is_last = self.rank == target[:, None] - 1
+        state = dataclasses.replace(self, count=target)
+        if self.age is not None:
+            undone = _pick(self.age, is_last)
+            # A sequence rolled back to nothing has no decay left; one with folded keys only is anchored at the last of them.
+            undone = torch.where(is_last.any(dim=1, keepdim=True), undone, torch.where(target[:, None] > 0, self.fold_age, self.total_log_decay))
+            state = dataclasses.replace(
+                state, age=self.age - undone[..., None], fold_age=self.fold_age - undone, total_log_decay=self.total_log_decay - undone
+            )
+        if self.running_gate is not None:
+            empty = torch.full_like(self.running_total, -torch.inf)
+            state = dataclasses.replace(state, running_total=torch.where(is_last.any(dim=1, keepdim=True), _pick(self.running_gate, is_last), empty))
+        if self.reference is not None:
+            state = dataclasses.replace(state, reference=torch.where((target > 0)[:, None, None], self.reference, torch.zeros_like(self.reference)))
+        return compress(state, keep)
+
+    def translate(self, reference: Tensor) -> AttentionState:
+        """The same state about another reference key (B, G, d), mapped and scaled as `reference` is: a polynomial shift."""
+        if self.moments is None or self.mass is None or self.reference is None:
+            raise ValueError("only states around the mean (center='mean') hold a reference key")
+        shift = self.reference - reference
+        both = translate(torch.cat([self.moments, self.mass[..., None]], dim=-1), shift, self.orders)
+        return dataclasses.replace(self, moments=both[..., :-1], mass=both[..., -1], reference=reference.expand_as(self.reference))
+
+    def merge(self, later: AttentionState) -> AttentionState:
+        """The state of two segments one after the other; `later` was computed from nothing on the second segment."""
+        self.check_same_kind(later)
+        first, second = self.with_batch_ranks(), later.with_batch_ranks()
+        if first.age is not None or second.age is not None:
+            first, second = first.with_decay(), second.with_decay()
+        if first.reference is not None and second.reference is not None:
+            start = (first.count > 0)[:, None, None]
+            reference = torch.where(start, first.reference, second.reference)
+            first, second = first.translate(reference), second.translate(reference)
+        from termwise.attention.folding import merge_folded
+
+        return merge_folded(first, second)
+
+    # Files --------------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> None:
+        """Tensors in safetensors, the spec as JSON in its header."""
+        from safetensors.torch import save_file
+
+        header = {"format": "termwise.state", "schema": "1", "spec": json.dumps(self.spec.to_dict())}
+        header |= {"scale": repr(self.scale), "slot_scale": repr(self.slot_scale)}
+        save_file({name: t.detach().contiguous().clone() for name, t in self.tensors.items()}, str(path), metadata=header)
+
+    @classmethod
+    def load(cls, path: str | Path, device: str | torch.device = "cpu") -> AttentionState:
+        """A state written by `save`; anything else is refused."""
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(str(path), framework="pt", device=str(device)) as file:
+                header = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except SafetensorError as error:
+            raise ValueError(f"{path}: no complete safetensors file ({error}); states are written by AttentionState.save") from None
+        if header.get("format") != "termwise.state" or header.get("schema") != "1":
+            raise ValueError(f"{path}: not a termwise state of schema 1 (format {header.get('format')!r}, schema {header.get('schema')!r})")
+        spec = AttentionSpec.from_dict(json.loads(header["spec"]))
+        names = [f.name for f in dataclasses.fields(cls) if f.name not in ("spec", "scale", "slot_scale")]
+        return cls(spec, float(header["scale"]), float(header["slot_scale"]), **{name: tensors.get(name) for name in names})  # type: ignore[arg-type]
+
+
+def stored_orders(spec: AttentionSpec) -> tuple[int, ...]:
+    """Orders whose moments a state keeps; around the mean orders 0 and 1 always, since they give the mean itself."""
+    dense = spec.kernel.dense
+    if not dense:
+        return ()
+    if spec.kernel.is_centered:
+        return tuple(range(max(len(dense), 2)))
+    return tuple(n for n, b in enumerate(dense) if b != 0)
+
+
+def empty_state(
+    spec: AttentionSpec, batch: int, kv_heads: int, key_width: int, value_width: int, scale: float, slot_scale: float, like: Tensor,
+    with_moments: bool = True,
+) -> AttentionState:
+    """The state before any key; `like` gives device and accumulation type."""
+    orders = stored_orders(spec) if with_moments else ()
+    num_features = total_width(key_width, orders)
+    whole = {"dtype": torch.int64, "device": like.device}
+    return AttentionState(
+        spec=spec, scale=scale, slot_scale=slot_scale,
+        count=torch.zeros(1, **whole), boundary=torch.zeros(1, **whole),  # type: ignore[arg-type]
+        key=like.new_zeros(batch, kv_heads, 0, key_width), value=like.new_zeros(batch, kv_heads, 0, value_width),
+        rank=torch.zeros(1, 0, **whole),  # type: ignore[arg-type]
+        moments=like.new_zeros(batch, kv_heads, num_features, value_width) if orders else None,
+        mass=like.new_zeros(batch, kv_heads, num_features) if orders else None,
+        decayed_count=like.new_zeros(batch, kv_heads),
+        reference=like.new_zeros(batch, kv_heads, key_width) if spec.has_tail and spec.kernel.is_centered else None,
+        age=None, fold_age=None, total_log_decay=None,
+        running_gate=like.new_zeros(batch, kv_heads, 0) if spec.needs_running_gate else None,
+        running_total=like.new_full((batch, kv_heads), -torch.inf) if spec.needs_running_gate else None,
+    )  # fmt: skip
+
+
+def compress(state: AttentionState, keep: Tensor) -> AttentionState:
+    """The buffer reduced to the slots `keep` (B or 1, L), in order, empty slots in front where sequences differ."""
+    length = int(keep.sum(dim=1).max()) if keep.numel() else 0
+    if length == keep.shape[1]:
+        return dataclasses.replace(state, rank=torch.where(keep, state.rank, -1))
+    if length == 0:
+        slots = keep.new_zeros(keep.shape[0], 0, dtype=torch.int64)
+    else:
+        slots = keep.to(torch.int8).argsort(dim=1, stable=True)[:, -length:]
+    kept = keep.gather(1, slots)
+    rank = torch.where(kept, state.rank.expand_as(keep).gather(1, slots), -1)
+    changed: dict[str, Tensor] = {"rank": rank}
+    for name in ("key", "value", "age", "running_gate"):
+        tensor = getattr(state, name)
+        if tensor is not None:
+            changed[name] = _take(tensor, slots)
+    return dataclasses.replace(state, **changed)  # type: ignore[arg-type]
+
+
+def _take(tensor: Tensor, slots: Tensor) -> Tensor:
+    """Slots (B or 1, L') of a (B, G, L, ...) tensor."""
+    if slots.shape[0] == 1:
+        return tensor.index_select(2, slots[0])
+    index = slots[:, None, :].expand(-1, tensor.shape[1], -1)
+    if tensor.dim() == 4:
+        index = index[..., None].expand(-1, -1, -1, tensor.shape[3])
+    return tensor.gather(2, index)
+
+
+def _pick(tensor: Tensor, mask: Tensor) -> Tensor:
+    """The one slot of each sequence where `mask` (B or 1, L) is true, from (B, G, L); zero where there is none."""
+    return torch.where(mask[:, None, :], tensor, torch.zeros_like(tensor)).sum(dim=2)
+
+
+def _padded(state: AttentionState, length: int) -> AttentionState:
+    missing = length - state.key.shape[2]
+    if missing == 0:
+        return state
+
+    def fill(t: Tensor | None, width: tuple[int, ...], value: float = 0) -> Tensor | None:
+        return None if t is None else torch.nn.functional.pad(t, width, value=value)
+
+    front, front4 = (missing, 0), (0, 0, missing, 0)
+    return dataclasses.replace(
+        state, key=fill(state.key, front4), value=fill(state.value, front4), rank=fill(state.rank, front, -1),
+        age=fill(state.age, front), running_gate=fill(state.running_gate, front),
+    )  # fmt: skip
