@@ -268,10 +268,11 @@ class Power(Kernel):
 
 @dataclass(frozen=True)
 class FeatureMap(Kernel):
-    """w = min(scale * phi(q).phi(k), clamp)^1 with phi one of identity, elu1 (elu + 1), relu, unit (x / |x|).
+    """w = min(scale * phi(q).phi(k), clamp) with phi one of identity, elu1 (elu + 1), relu, unit (x / |x|).
 
     `power` n with `power_of="features"` uses phi(x)^n elementwise; with `power_of="product"` it is (phi(q).phi(k))^n: two
-    different kernels. The scale multiplies the product, never the input. A clamp leaves no finite state.
+    different kernels. The scale multiplies the product, never the input; its default is 1, or 1/sqrt(d) with `by_root_width`.
+    A clamp leaves no finite state.
     Source: Katharopoulos et al. 2020, eq. 7 (elu1); Mongaras et al. 2024, Cottention (unit).
     """
 
@@ -279,6 +280,7 @@ class FeatureMap(Kernel):
     power: int = 1
     power_of: str = "features"
     clamp: float | None = None
+    by_root_width: bool = False
     allow_negative: bool = False
 
     def __post_init__(self) -> None:
@@ -302,7 +304,7 @@ class FeatureMap(Kernel):
         return self.power if self.power_of == "product" else 1
 
     def default_scale(self, key_width: int) -> float:
-        return 1.0
+        return key_width**-0.5 if self.by_root_width else 1.0
 
     def map(self, x: Tensor) -> Tensor:
         if self.name == "elu1":
@@ -332,6 +334,7 @@ class FeatureMap(Kernel):
         power = f"^{self.power}" if self.power > 1 else ""
         inner = power if self.power_of == "features" else ""
         product = f"{phi.format('q')}{inner}.{phi.format('k')}{inner}"
+        product += " / sqrt(d)" if self.by_root_width else ""
         out = f"({product}){power}" if self.power_of == "product" and power else product
         return out if self.clamp is None else f"min({out}, {self.clamp:g})"
 

@@ -2,7 +2,7 @@
 
     KERNEL[!][@mean][+wN[sM]][|NORM][+gi|+gc][+gb|+ga][+decay]
     KERNEL  exp, exp<5 (clamp 5), taylor:0..2, taylor:0,2, minimax3:0..4, power:2, elu1, relu, unit, identity, elu1^2
-            (features squared), elu1:2 (product squared), relu<5 (clamp), drop
+            (features squared), elu1:2 (product squared), relu/sqrtd (scale 1/sqrt(d)), relu<5 (clamp), drop
     NORM    rowsum (default), rowsum>=1, rowsum>=1~ (no gradient), rowsum+0.0001, l2, l2e, rms, layer, count, identity,
             runninggate, runninggate>=1, runninggate*count
     !       allow_negative      gi/gc  input gate, count gate      gb/ga  output gate before/after the norm
@@ -50,7 +50,7 @@ def _kernel_name(kernel: Kernel) -> str:
         return f"power:{kernel.degree}"
     if isinstance(kernel, FeatureMap):
         power = "" if kernel.power == 1 else ("^" if kernel.power_of == "features" else ":") + str(kernel.power)
-        return kernel.name + power + ("" if kernel.clamp is None else f"<{kernel.clamp:g}")
+        return kernel.name + power + ("/sqrtd" if kernel.by_root_width else "") + ("" if kernel.clamp is None else f"<{kernel.clamp:g}")
     if isinstance(kernel, Exp):
         return "exp" if kernel.clamp is None else f"exp<{kernel.clamp:g}"
     return "drop"
@@ -129,10 +129,10 @@ def _parse_kernel(text: str, center: str, forced: bool) -> Kernel:
         kernel = Power(int(found[1]), allow_negative=forced)
     elif text == "drop":
         kernel = Drop()
-    elif found := re.fullmatch(rf"({'|'.join(MAPS)})(?:([\^:])(\d+))?(?:<({_NUMBER}))?", text):
+    elif found := re.fullmatch(rf"({'|'.join(MAPS)})(?:([\^:])(\d+))?(/sqrtd)?(?:<({_NUMBER}))?", text):
         power_of = "product" if found[2] == ":" else "features"
-        clamp = float(found[4]) if found[4] else None
-        kernel = FeatureMap(found[1], int(found[3] or 1), power_of, clamp, allow_negative=forced)
+        clamp = float(found[5]) if found[5] else None
+        kernel = FeatureMap(found[1], int(found[3] or 1), power_of, clamp, by_root_width=bool(found[4]), allow_negative=forced)
     if kernel is None:
         raise ValueError(f"no kernel {text!r}{nearest(text, _KERNEL_WORDS)}; allowed are like {', '.join(_KERNEL_WORDS)}")
     if forced and not any(f.name == "allow_negative" for f in dataclasses.fields(kernel)):  # type: ignore[arg-type]
