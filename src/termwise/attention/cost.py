@@ -69,11 +69,12 @@ def cost(spec: AttentionSpec, key_width: int, value_width: int, length: int) -> 
 def crossing_length(spec: AttentionSpec, key_width: int, value_width: int) -> int:
     """Keys above which reading the state costs fewer operations than scoring every key.
 
-    A query scores half of its keys on average: T/2 * 2 (d + e) operations against 4 F (e + 1) for one read and one fold.
+    A query scores half of its keys on average: T/2 * 2 (d + e) operations against 4 F (e + 1) for one read and one fold. Below
+    512 keys the many small operations of the chunked form cost more than they save.
     """
     from termwise.attention.state import stored_orders
 
     num_features = total_width(key_width, stored_orders(spec))
     window = spec.local.window if spec.local else 0
-    return round(4 * num_features * (value_width + 1) / (key_width + value_width)) + 2 * window + 128
+    return round(4 * num_features * (value_width + 1) / (key_width + value_width)) + 2 * window + 512
 

@@ -62,12 +62,32 @@ class Kernel(abc.ABC):
     def formula(self) -> str: ...
 
 
-def polynomial(product: Tensor, coefficients: tuple[float, ...]) -> Tensor:
-    """sum_n b_n x^n by Horner's rule."""
-    out = torch.full_like(product, coefficients[-1])
-    for b in reversed(coefficients[:-1]):
-        out = out * product if b == 0 else out * product + b
-    return out
+def polynomial(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
+    """sum_n b_n x^n by Horner's rule, in one buffer; only x is kept for the gradient, itself a polynomial.
+
+    >>> polynomial(torch.tensor([2.0]), (1.0, 1.0, 0.5))
+    tensor([5.])
+    """
+    return _Polynomial.apply(x, coefficients)
+
+
+class _Polynomial(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: Tensor, coefficients: tuple[float, ...]) -> Tensor:  # type: ignore[override]
+        ctx.save_for_backward(x)
+        ctx.coefficients = coefficients
+        if len(coefficients) == 1:
+            return torch.full_like(x, coefficients[0])
+        out = x * coefficients[-1]
+        for b in reversed(coefficients[1:-1]):
+            out = (out.add_(b) if b else out).mul_(x)
+        return out.add_(coefficients[0]) if coefficients[0] else out
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        (x,) = ctx.saved_tensors
+        derivative = tuple(n * b for n, b in enumerate(ctx.coefficients))[1:] or (0.0,)
+        return grad * polynomial(x, derivative), None
 
 
 @dataclass(frozen=True)
@@ -255,7 +275,7 @@ class Power(Kernel):
         return 1.0
 
     def weights(self, product: Tensor) -> Tensor:
-        return product**self.degree
+        return product if self.degree == 1 else product**self.degree
 
     @property
     def minimum(self) -> float:

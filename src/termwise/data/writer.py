@@ -25,7 +25,7 @@ class PartWriter:
     def __init__(self, folder: Path, name: str, dtype: str, stack: ExitStack) -> None:
         self._dtype = dtype
         paths = [folder / f"{name}.{kind}.bin" for kind in ("ids", "offsets", "bytes")]
-        self._files = [stack.enter_context(open(path, "wb", buffering=1 << 18)) for path in paths]
+        self._files = [stack.enter_context(path.open("wb", buffering=1 << 18)) for path in paths]
         self._files[1].write((0).to_bytes(8, "little"))
         self.num_tokens = 0
         self._document_bytes = 0
