@@ -1,0 +1,47 @@
+"""log.jsonl: one line a step, appended as it happens, cut back when a run is taken up at an earlier step."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+
+class TrainingLog:
+    """The open log of one run. Each line is with the operating system when `write` returns; `sync` puts it on disk."""
+
+    def __init__(self, path: Path, *, last_step: int) -> None:
+        """Open for appending after removing every line past `last_step` and whatever a crash left half written."""
+        self._file = open(path, "ab")  # noqa: SIM115
+        os.truncate(path, _bytes_up_to(path, last_step))
+
+    def write(self, line: dict[str, Any]) -> None:
+        self._file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
+        self._file.flush()
+
+    def sync(self) -> None:
+        os.fsync(self._file.fileno())
+
+    def __enter__(self) -> TrainingLog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+
+def _bytes_up_to(path: Path, last_step: int) -> int:
+    kept = 0
+    with open(path, "rb") as file:
+        for line in file:
+            try:
+                is_kept = line.endswith(b"\n") and json.loads(line)["step"] <= last_step
+            except (ValueError, KeyError, TypeError):
+                break
+            if not is_kept:
+                break
+            kept += len(line)
+    return kept
