@@ -1,0 +1,79 @@
+"""From a name to a model: catalogue names, short names and spec files with random weights; folders with their own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from termwise.attention.catalogue import catalogue
+from termwise.attention.refusals import nearest
+from termwise.models.causal_lm import TermwiseForCausalLM, extra_parameters, num_parameters
+from termwise.models.config import _OWN, TermwiseConfig
+from termwise.models.presets import preset as find_preset
+
+__all__ = ["build", "extra_parameters", "load", "num_parameters"]
+
+PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
+
+
+def build(name: str, *, preset: str = "tiny", vocab_size: int, seed: int = 0, **overrides: Any) -> TermwiseForCausalLM:
+    """A new model of a catalogue name, a short name or a spec file, in the size of a preset.
+
+    With one seed, every parameter that two variants share by name and shape starts from the same values, and torch's global
+    random state is left as it was. `overrides` are fields of TermwiseConfig. Errors: ValueError for an unknown name, preset
+    or field.
+
+    >>> model = build("taylor:0..2", preset="recall", vocab_size=64)
+    >>> model.config.specs[0].short_name
+    'taylor:0..2'
+    """
+    for field in overrides:
+        if field not in _OWN:
+            raise ValueError(f"build: unknown field {field!r}{nearest(field, _OWN)}; allowed are fields of TermwiseConfig: {', '.join(sorted(_OWN))}")
+    variant = catalogue.variant(name)
+    fields = find_preset(preset).fields() | {"vocab_size": vocab_size, "attention": variant.spec, "layer_options": variant.layer} | overrides
+    config = TermwiseConfig(**fields)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return TermwiseForCausalLM(config)
+
+
+def load(path: str | Path) -> tuple[TermwiseForCausalLM, Any | None]:
+    """The model of a folder and its tokenizer, or None where the folder has none.
+
+    Reads safetensors only and runs no code from the folder. Errors: ValueError for a folder without a model, an unsupported
+    architecture, pickles, and weights that do not fit the configuration exactly.
+    """
+    folder = Path(path)
+    _check_folder(folder)
+    model, info = TermwiseForCausalLM.from_pretrained(folder, output_loading_info=True, local_files_only=True)
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        if names := sorted(map(str, info[kind])):
+            raise ValueError(f"{folder}: weights do not fit config.json: {kind.replace('_', ' ')} {', '.join(names[:3])}{' ...' if len(names) > 3 else ''} ({len(names)} in all)")
+    return model, _tokenizer(folder)
+
+
+def _check_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise ValueError(f"no model folder {str(folder)!r}; a folder with config.json and model.safetensors is expected")
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"{folder}: no config.json, so no model folder")
+    try:
+        json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{folder / 'config.json'}: not valid JSON ({error})") from None
+    if not any(folder.glob("*.safetensors")):
+        pickles = sorted(p.name for p in folder.iterdir() if p.suffix in PICKLES)
+        found = f"only {pickles[0]}, a pickle, which is never opened" if pickles else "no weights"
+        raise ValueError(f"{folder}: {found}; model.safetensors is expected (save the model with save_pretrained)")
+
+
+def _tokenizer(folder: Path) -> Any | None:
+    if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
+        return None
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True)

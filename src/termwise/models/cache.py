@@ -1,0 +1,168 @@
+"""The cache that generate() carries: for every layer an AttentionState and what its convolutions remember.
+
+It is a transformers Cache, so beams, chunked prefill, cropping and a second call work; for finite kernels its size does not
+grow. An exponential kernel keeps keys and values in the state, behind the same interface.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from termwise.attention.state import AttentionState
+from termwise.models.convolution import ROLLBACK
+
+
+class LayerCache(CacheLayerMixin):
+    """What one layer keeps between calls."""
+
+    is_compileable = False
+    is_sliding = False
+    is_croppable = True
+    supports_early_init = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state: AttentionState | None = None
+        self.past: tuple[Tensor, ...] = ()  # inputs of the convolutions over q, k and v
+        self.conv_size = 1
+        self.record_past = False
+        self.length = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the live tensors."""
+        return (self.state.nbytes if self.state is not None else 0) + sum(t.numel() * t.element_size() for t in self.past)
+
+    def activate_past_recording(self) -> None:
+        """Keep the convolutions' last 64 inputs as well, so that `crop` can take tokens back."""
+        self.record_past = True
+
+    def select(self, indices: Tensor) -> None:
+        """Keep the sequences `indices` of the batch, repeats allowed."""
+        if self.state is not None:
+            self.state = self.state.permute(indices)
+        self.past = tuple(t.index_select(0, indices.to(t.device)) for t in self.past)
+
+    reorder_cache = select
+    batch_select_indices = select
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        if self.state is not None:
+            self.select(torch.arange(self.state.batch_size).repeat_interleave(repeats))
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Take back the last -`tokens_to_remove` tokens."""
+        count = -tokens_to_remove
+        if count == 0 or self.state is None:
+            return
+        if any(t.shape[1] - count < self.conv_size - 1 for t in self.past):
+            raise ValueError(
+                f"crop: {count} tokens cannot be taken back, the convolution remembers fewer inputs; call activate_past_recording() on the cache before decoding (up to {ROLLBACK} tokens)"
+            )
+        self.state = self.state.rollback(count)
+        self.past = tuple(t[:, : t.shape[1] - count] for t in self.past)
+        self.length -= count
+
+    def reset(self) -> None:
+        self.state, self.past, self.length, self.is_initialized = None, (), 0, False
+
+    def get_seq_length(self) -> int:
+        return self.length
+
+    def get_max_length(self) -> int:
+        return -1
+
+    get_max_cache_shape = get_max_length
+
+    def get_mask_sizes(self, query_length: Any) -> tuple[int, int]:
+        return self.length + int(query_length), 0
+
+    def lazy_initialization(self, *args: Any, **kwargs: Any) -> None:
+        raise ValueError("a termwise cache holds states, not keys and values; it is filled by calling the model with it")
+
+    update = lazy_initialization  # type: ignore[assignment]
+
+
+class TermwiseCache(Cache):
+    """The states of all layers, and how many real tokens each sequence has seen.
+
+    `model(ids, cache=cache)` replaces what it holds; states themselves never change, so `copy()` branches at no cost.
+
+    >>> TermwiseCache(num_layers=2).get_seq_length()
+    0
+    """
+
+    layers: list[LayerCache]
+
+    def __init__(self, num_layers: int) -> None:
+        super().__init__(layers=[LayerCache() for _ in range(num_layers)])
+        self.positions: Tensor | None = None  # (B,) tokens seen, blank ones included, padding not
+        self.num_sound = 0  # columns at the end without padding: those that `crop` can take back
+
+    @property
+    def is_empty(self) -> bool:
+        return self.positions is None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the live tensors, over all layers."""
+        return sum(layer.nbytes for layer in self.layers)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Columns seen, padding included, blank tokens not."""
+        return self.layers[layer_idx].length
+
+    def advance(self, positions: Tensor, num_columns: int, num_sound: int) -> None:
+        """Count one call: `positions` (B,) after it, its columns, and how many of the last ones hold no padding."""
+        self.positions = positions
+        self.num_sound = self.num_sound + num_sound if num_sound == num_columns else num_sound
+        for layer in self.layers:
+            layer.length += num_columns
+            layer.is_initialized = True
+
+    def copy(self) -> TermwiseCache:
+        """A branch: the two caches continue without seeing each other."""
+        branch = copy.copy(self)
+        branch.layers = [copy.copy(layer) for layer in self.layers]
+        return branch
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Take back the last -`tokens_to_remove` tokens (at most 64); a positive number is the length to keep.
+
+        Errors: ValueError when more were folded into the state, or when padding stands among them.
+        """
+        count = self.get_seq_length() - tokens_to_remove if tokens_to_remove > 0 else -tokens_to_remove
+        if count <= 0:
+            return
+        if count > self.num_sound:
+            raise ValueError(f"crop: {count} tokens cannot be taken back, padding stands among them (the last {self.num_sound} columns are free of it)")
+        for layer in self.layers:
+            layer.crop(-count)
+        self.positions = self.positions - count  # type: ignore[operator]
+        self.num_sound -= count
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        super().reorder_cache(beam_idx)
+        self._select_positions(beam_idx)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        super().batch_select_indices(indices)
+        self._select_positions(indices)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        super().batch_repeat_interleave(repeats)
+        if self.positions is not None:
+            self.positions = self.positions.repeat_interleave(repeats)
+
+    def reset(self) -> None:
+        super().reset()
+        self.positions, self.num_sound = None, 0
+
+    def _select_positions(self, indices: Tensor) -> None:
+        if self.positions is not None:
+            self.positions = self.positions.index_select(0, indices.to(self.positions.device))

@@ -1,0 +1,168 @@
+"""Where the tokens of one call stand, in one form for every way of calling.
+
+The model works on sequences that begin with their first real token: padding is moved behind, blank tokens stand in front,
+packed documents stay one row with boundaries. Everything that depends on place (rotary positions, convolutions, masks) reads
+it from here, and outputs are put back in the caller's columns at the end.
+
+Shapes: B sequences (1 when packed), T tokens in work order, N documents, D width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Places of the tokens, in work order."""
+
+    batch: int
+    positions: Tensor  # (B or 1, T) rotary positions
+    num_blank: int = 0  # blank tokens in front of every document in this call
+    key_mask: Tensor | None = None  # (B, T) True for real tokens, which come first; None: all are
+    columns: Tensor | None = None  # (B, T) or (T,): the work place of each of the caller's columns; None: the same (after the blanks)
+    cu_seqlens: Tensor | None = None  # (N + 1,) boundaries of packed documents, in work order
+    document: Tensor | None = None  # (T,) the document of each token
+    place: Tensor | None = None  # (T,) its place in that document
+    is_unpacked: bool = False  # documents of one length, taken from their row as a batch
+
+    @property
+    def counts(self) -> Tensor | None:
+        """(B,) real tokens of each sequence, or None when all are."""
+        return None if self.key_mask is None else self.key_mask.sum(dim=1)
+
+    @property
+    def lengths(self) -> Tensor:
+        """(B or 1,) or (N,): one more than the last position of each document."""
+        if self.cu_seqlens is not None:
+            return self.positions[0, self.cu_seqlens[1:].long() - 1] + 1
+        seen = self.positions if self.key_mask is None else self.positions.expand_as(self.key_mask).masked_fill(~self.key_mask, 0)
+        return seen.amax(dim=1) + 1
+
+    @property
+    def num_new(self) -> Tensor:
+        """(B,) or (N,): real and blank tokens of each sequence in this call."""
+        if self.cu_seqlens is not None:
+            return self.cu_seqlens.long().diff()
+        return self.positions.new_full((self.batch,), self.positions.shape[1]) if self.counts is None else self.counts
+
+    def restore(self, hidden: Tensor) -> Tensor:
+        """Outputs (B, T, D) in the caller's columns, those of blank tokens dropped."""
+        if self.columns is None:
+            hidden = hidden[:, self.num_blank :] if self.num_blank else hidden
+            return hidden.flatten(0, 1)[None] if self.is_unpacked else hidden
+        if self.columns.dim() == 1:
+            return hidden.index_select(1, self.columns)
+        return hidden.gather(1, self.columns[..., None].expand(-1, -1, hidden.shape[-1]))
+
+
+def arrange(
+    embeds: Tensor,
+    *,
+    is_real: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+    position_ids: Tensor | None = None,
+    blank: Tensor | None = None,
+    offset: Tensor | None = None,
+) -> tuple[Tensor, Layout]:
+    """Embeddings in work order and their layout.
+
+    `is_real` (B, T) bool; `blank` (n, D) is put in front of every document; `offset` (B,) counts the tokens of earlier
+    cached calls; `position_ids` (B or 1, T), if given, are the tokens' own positions.
+    """
+    if cu_seqlens is not None:
+        return _packed(embeds, cu_seqlens, is_real, position_ids, blank)
+    order = columns = None
+    if is_real is not None:
+        # Zeroed before anything else: what stands at padding may be NaN.
+        embeds = embeds.masked_fill(~is_real[..., None], 0)
+        if bool((is_real[:, 1:] & ~is_real[:, :-1]).any()):
+            order = torch.argsort(is_real.to(torch.int8), dim=1, descending=True, stable=True)
+            columns = torch.argsort(order, dim=1)
+            embeds = embeds.gather(1, order[..., None].expand_as(embeds))
+            is_real = is_real.gather(1, order)
+            if position_ids is not None:
+                position_ids = position_ids.expand_as(order).gather(1, order)
+    if position_ids is None:
+        position_ids = torch.arange(embeds.shape[1], device=embeds.device)[None]
+        position_ids = position_ids if offset is None else position_ids + offset[:, None]
+    layout = Layout(embeds.shape[0], position_ids, key_mask=is_real, columns=columns)
+    return (embeds, layout) if blank is None else _with_blank(embeds, layout, blank)
+
+
+def _with_blank(embeds: Tensor, layout: Layout, blank: Tensor) -> tuple[Tensor, Layout]:
+    batch, n = embeds.shape[0], blank.shape[0]
+    embeds = torch.cat([blank.to(embeds.dtype).expand(batch, -1, -1), embeds], dim=1)
+    front = torch.arange(n, device=embeds.device).expand(layout.positions.shape[0], -1)
+    mask = layout.key_mask
+    return embeds, replace(
+        layout,
+        positions=torch.cat([front, layout.positions + n], dim=1),
+        num_blank=n,
+        key_mask=None if mask is None else torch.cat([mask.new_ones(batch, n), mask], dim=1),
+        columns=None if layout.columns is None else layout.columns + n,
+    )
+
+
+def _packed(embeds: Tensor, cu_seqlens: Tensor, is_real: Tensor | None, position_ids: Tensor | None, blank: Tensor | None) -> tuple[Tensor, Layout]:
+    check_boundaries(cu_seqlens, embeds.shape)
+    if is_real is not None:
+        raise ValueError("cu_seqlens and an attention_mask with padding exclude each other; leave padding out of packed rows")
+    bounds = cu_seqlens.long()
+    lengths = bounds.diff()
+    if bool((lengths == lengths[0]).all()):
+        rows = len(lengths)
+        places = None if position_ids is None else position_ids.reshape(rows, -1)
+        work, layout = arrange(embeds.reshape(rows, -1, embeds.shape[2]), position_ids=places, blank=blank)
+        return work, replace(layout, is_unpacked=True)
+    num_tokens = embeds.shape[1]
+    document = torch.searchsorted(bounds[1:], torch.arange(num_tokens, device=bounds.device), right=True)
+    columns = None
+    if blank is not None:
+        n = blank.shape[0]
+        columns = torch.arange(num_tokens, device=bounds.device) + n * (document + 1)
+        bounds = bounds + n * torch.arange(len(bounds), device=bounds.device)
+        num_tokens += n * (len(bounds) - 1)
+        # Row 0..n-1 of the source are the blank tokens, the rest the real ones.
+        document = torch.searchsorted(bounds[1:], torch.arange(num_tokens, device=bounds.device), right=True)
+        source = torch.arange(num_tokens, device=bounds.device) - bounds[document]
+        source[columns] = torch.arange(n, n + embeds.shape[1], device=bounds.device)
+        embeds = torch.cat([blank.to(embeds.dtype)[None], embeds], dim=1).index_select(1, source)
+    place = torch.arange(num_tokens, device=bounds.device) - bounds[document]
+    positions = place[None]
+    if position_ids is not None:
+        shifted = position_ids if columns is None else position_ids + blank.shape[0]  # type: ignore[union-attr]
+        positions = shifted if columns is None else positions.index_copy(1, columns, shifted.to(positions.dtype))
+    num_blank = 0 if blank is None else blank.shape[0]
+    return embeds, Layout(1, positions, num_blank, None, columns, bounds.to(torch.int32), document, place)
+
+
+def check_boundaries(cu_seqlens: Tensor, shape: torch.Size) -> None:
+    """Refuse boundaries that do not cover exactly the one packed row."""
+    if shape[0] != 1:
+        raise ValueError(f"cu_seqlens needs the documents packed along one row (batch 1); the batch is {shape[0]}")
+    if cu_seqlens.dim() != 1 or cu_seqlens.is_floating_point() or len(cu_seqlens) < 2:
+        raise ValueError(f"cu_seqlens has shape {tuple(cu_seqlens.shape)} and type {cu_seqlens.dtype}; allowed are whole numbers (documents + 1,), e.g. [0, 5, 9]")
+    ends = torch.tensor([0, shape[1]], device=cu_seqlens.device)
+    if not bool(((cu_seqlens[[0, -1]] == ends).all() & (cu_seqlens.diff() > 0).all())):
+        raise ValueError(f"cu_seqlens {cu_seqlens.tolist()[:8]}... must rise from 0 to the number of tokens, {shape[1]}, without an empty document")
+
+
+def boundaries_from_positions(position_ids: Tensor, batch: int) -> Tensor | None:
+    """Boundaries where the positions of a packed row start again at a smaller number; None if they never do.
+
+    Such rows come from transformers' DataCollatorWithFlattening. Errors: ValueError when a row of a batch restarts.
+    """
+    restarts = position_ids.diff(dim=1) <= 0
+    if not bool(restarts.any()):
+        return None
+    if batch != 1:
+        raise ValueError(
+            f"position_ids restart inside a row of a batch of {batch}: are these packed documents? Pack them along one row and pass cu_seqlens, or pass an attention_mask if they are padding"
+        )
+    inner = restarts[0].nonzero()[:, 0] + 1
+    ends = inner.new_tensor([position_ids.shape[1]])
+    return torch.cat([torch.zeros_like(ends), inner, ends]).to(torch.int32)
