@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -47,7 +48,14 @@ class Call:
 
     @property
     def needs_grad(self) -> bool:
-        tensors = [self.queries.query, self.keys.key, self.keys.value, self.keys.log_decay, self.queries.gate, self.keys.running_score]
+        tensors = [
+            self.queries.query,
+            self.keys.key,
+            self.keys.value,
+            self.keys.log_decay,
+            self.queries.gate,
+            self.keys.running_score,
+        ]
         return any(t is not None and t.requires_grad for t in tensors)
 
     def restore(self, out: Tensor) -> Tensor:
@@ -78,7 +86,9 @@ def prepare(
     ):
         if tensor is not None and tuple(tensor.shape) != shape:
             raise ValueError(f"{name} has shape {tuple(tensor.shape)}; expected {shape}")
-    _check_declared(spec, input_gate, output_gate, log_decay, parameters, heads, kv_heads, value_width, (batch, num_keys, kv_heads))
+    _check_declared(
+        spec, input_gate, output_gate, log_decay, parameters, heads, kv_heads, value_width, (batch, num_keys, kv_heads)
+    )
     check_form(spec, form, chunk_size, causal, initial_state, output_final_state, log_decay is not None)
     scales = _scales(spec, scale, key_width)
     if query_mask is None and key_mask is not None and num_queries == num_keys:
@@ -94,12 +104,23 @@ def prepare(
     with_moments = output_final_state or name in ("chunked", "recurrent")
     if with_moments and initial_state is None:
         check_size(spec, key_width, value_width, num_states=batch * kv_heads)
-    state = _state_before(spec, initial_state, batch, kv_heads, key_width, value_width, scales, query, accumulate, with_moments)
+    state = _state_before(
+        spec, initial_state, batch, kv_heads, key_width, value_width, scales, query, accumulate, with_moments
+    )
     if cu_seqlens is not None:
         cu_seqlens = _checked_boundaries(cu_seqlens, batch, num_queries, num_keys, key_mask, initial_state)
     rank = _ranks(key_mask, num_keys, state, query.device)
     gate = _input_gate(spec, input_gate, rank, state, causal, parameters)
-    keys = _keys(key, value, gate, log_decay, parameters.get("running_gate_score") if spec.needs_running_gate else None, key_mask, rank, accumulate)
+    keys = _keys(
+        key,
+        value,
+        gate,
+        log_decay,
+        parameters.get("running_gate_score") if spec.needs_running_gate else None,
+        key_mask,
+        rank,
+        accumulate,
+    )
     return Call(
         spec=spec, causal=causal, form=name, chunk_size=chunk_size, state=state, keys=keys,
         queries=_queries(query, output_gate, query_mask, key_mask, rank, state, kv_heads, accumulate, causal),
@@ -111,19 +132,27 @@ def prepare(
 def _check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if tensor.dim() != 4:
-            raise ValueError(f"{name} has shape {tuple(tensor.shape)}; expected four axes (batch, length, heads, width)")
+            raise ValueError(
+                f"{name} has shape {tuple(tensor.shape)}; expected four axes (batch, length, heads, width)"
+            )
         if not tensor.is_floating_point():
             raise ValueError(f"{name} has type {tensor.dtype}; expected a floating point type")
     if query.shape[1] == 0 or key.shape[1] == 0:
         raise ValueError(f"{query.shape[1]} queries and {key.shape[1]} keys; attention needs at least one of each")
     if key.shape[:3] != value.shape[:3]:
-        raise ValueError(f"key {tuple(key.shape)} and value {tuple(value.shape)} must agree in batch, length and kv heads")
+        raise ValueError(
+            f"key {tuple(key.shape)} and value {tuple(value.shape)} must agree in batch, length and kv heads"
+        )
     if query.shape[0] != key.shape[0] or query.shape[3] != key.shape[3]:
         raise ValueError(f"query {tuple(query.shape)} and key {tuple(key.shape)} must agree in batch and key width")
     if query.shape[2] % key.shape[2]:
-        raise ValueError(f"{query.shape[2]} query heads over {key.shape[2]} kv heads; the kv heads must divide the query heads")
+        raise ValueError(
+            f"{query.shape[2]} query heads over {key.shape[2]} kv heads; the kv heads must divide the query heads"
+        )
     if not (query.dtype == key.dtype == value.dtype):
-        raise ValueError(f"query, key and value have types {query.dtype}, {key.dtype}, {value.dtype}; give all three one type")
+        raise ValueError(
+            f"query, key and value have types {query.dtype}, {key.dtype}, {value.dtype}; give all three one type"
+        )
 
 
 def _check_declared(
@@ -153,7 +182,9 @@ def _check_declared(
             raise ValueError(f"parameter {name!r} {given}; {spec.short_name} needs it with shape {shape}")
     for name in parameters:
         if name not in needed and name not in optional:
-            raise ValueError(f"parameter {name!r} is not declared by {spec.short_name}; declared are {', '.join([*needed, *optional]) or 'none'}")
+            raise ValueError(
+                f"parameter {name!r} is not declared by {spec.short_name}; declared are {', '.join([*needed, *optional]) or 'none'}"
+            )
 
 
 def _scales(spec: AttentionSpec, scale: float | None, key_width: int) -> tuple[float, float]:
@@ -177,14 +208,23 @@ def _state_before(
     expected = (batch, kv_heads, key_width, value_width)
     given = (*initial.key.shape[:2], initial.key.shape[3], initial.value.shape[3])
     if given != expected:
-        raise ValueError(f"initial_state is for (batch, kv heads, key width, value width) {given}; this call has {expected}")
+        raise ValueError(
+            f"initial_state is for (batch, kv heads, key width, value width) {given}; this call has {expected}"
+        )
     if initial.key.dtype != dtype:
-        raise ValueError(f"initial_state holds {initial.key.dtype}, this call accumulates in {dtype}; use one precision throughout")
+        raise ValueError(
+            f"initial_state holds {initial.key.dtype}, this call accumulates in {dtype}; use one precision throughout"
+        )
     return initial
 
 
 def _checked_boundaries(
-    cu_seqlens: Tensor, batch: int, num_queries: int, num_keys: int, key_mask: Tensor | None, state: AttentionState | None
+    cu_seqlens: Tensor,
+    batch: int,
+    num_queries: int,
+    num_keys: int,
+    key_mask: Tensor | None,
+    state: AttentionState | None,
 ) -> Tensor:
     ends: Sequence[int] = cu_seqlens.tolist()
     if batch != 1 or num_queries != num_keys or key_mask is not None:
@@ -192,10 +232,14 @@ def _checked_boundaries(
             f"cu_seqlens packs documents along one row of self-attention: batch 1, as many queries as keys, no key_mask; given batch {batch}, "
             f"{num_queries} queries, {num_keys} keys" + (", a key_mask" if key_mask is not None else "")
         )
-    if len(ends) < 2 or ends[0] != 0 or ends[-1] != num_keys or any(b <= a for a, b in zip(ends, ends[1:], strict=False)):
-        raise ValueError(f"cu_seqlens {ends[:8]}{'...' if len(ends) > 8 else ''} must rise from 0 to the length {num_keys} without empty documents")
+    if len(ends) < 2 or ends[0] != 0 or ends[-1] != num_keys or any(b <= a for a, b in itertools.pairwise(ends)):
+        raise ValueError(
+            f"cu_seqlens {ends[:8]}{'...' if len(ends) > 8 else ''} must rise from 0 to the length {num_keys} without empty documents"
+        )
     if state is not None and state.batch_size != len(ends) - 1:
-        raise ValueError(f"initial_state holds {state.batch_size} sequences, cu_seqlens {len(ends) - 1} documents; one sequence a document")
+        raise ValueError(
+            f"initial_state holds {state.batch_size} sequences, cu_seqlens {len(ends) - 1} documents; one sequence a document"
+        )
     return cu_seqlens
 
 
@@ -208,7 +252,12 @@ def _ranks(key_mask: Tensor | None, num_keys: int, state: AttentionState, device
 
 
 def _input_gate(
-    spec: AttentionSpec, gate: Tensor | None, rank: Tensor, state: AttentionState, causal: bool, parameters: dict[str, Tensor]
+    spec: AttentionSpec,
+    gate: Tensor | None,
+    rank: Tensor,
+    state: AttentionState,
+    causal: bool,
+    parameters: dict[str, Tensor],
 ) -> Tensor | None:
     """(B or 1, S, G). The count gate is indexed by the key: count_s^-sigmoid(p)."""
     if spec.input_gate != "count":
@@ -219,7 +268,14 @@ def _input_gate(
 
 
 def _keys(
-    key: Tensor, value: Tensor, gate: Tensor | None, log_decay: Tensor | None, running: Tensor | None, mask: Tensor | None, rank: Tensor, dtype: torch.dtype
+    key: Tensor,
+    value: Tensor,
+    gate: Tensor | None,
+    log_decay: Tensor | None,
+    running: Tensor | None,
+    mask: Tensor | None,
+    rank: Tensor,
+    dtype: torch.dtype,
 ) -> Keys:
     """Padded positions are zeroed by `where` before any arithmetic: their content may be NaN."""
 

@@ -85,11 +85,18 @@ _PUBLISHED: dict[str, tuple[str, str]] = {
     "softmax_divS_gatev2": ("exp<5|count+ga", _SAME_VALUE.format("softmax_divS_gate")),
     "gated_softmax_no_in_gate_no_norm": (
         "exp<5|count+ga",
-        _SAME_VALUE.format("softmax_divS_gate") + "; the paper's notes call it equal to softmax_gate: it is not (that one has no count)",
+        _SAME_VALUE.format("softmax_divS_gate")
+        + "; the paper's notes call it equal to softmax_gate: it is not (that one has no count)",
     ),
-    "softmax_divS_norm": ("exp<5|rms", "published with a division by the count in front, which the norm cancels up to its eps"),
+    "softmax_divS_norm": (
+        "exp<5|rms",
+        "published with a division by the count in front, which the norm cancels up to its eps",
+    ),
     "gated_softmax_no_gate_rmsnorm": ("exp<5|rms", _SAME_VALUE.format("softmax_divS_norm")),
-    "gated_softmax_no_gate_rmsnorm_nodivS": ("exp<5|rms", _SAME_VALUE.format("softmax_divS_norm") + ": the count cancels up to eps"),
+    "gated_softmax_no_gate_rmsnorm_nodivS": (
+        "exp<5|rms",
+        _SAME_VALUE.format("softmax_divS_norm") + ": the count cancels up to eps",
+    ),
     "softmax_taylor_80terms": (
         "taylor:0..79!",
         "published code forgets the division; the series itself turns negative below a score of -23; parallel form only",
@@ -101,20 +108,38 @@ _PUBLISHED: dict[str, tuple[str, str]] = {
     "gated_softmax_no_out_gate_no_norm": ("exp<5|count+gi", ""),
     "gated_softmax_no_gate": ("exp<5|layer", ""),
     "gated_softmax_no_gate_L2norm_nodivS": ("exp<5|l2", ""),
-    "gated_softmax_no_gate_L2norm_nodivS_noclamp": ("exp|l2", "the paper's replacement of the denominator; runs as stable softmax, then L2"),
+    "gated_softmax_no_gate_L2norm_nodivS_noclamp": (
+        "exp|l2",
+        "the paper's replacement of the denominator; runs as stable softmax, then L2",
+    ),
     "gated_softmax_out_gate_L2norm_nodivS_noclamp": ("exp|l2+gb", "the gate cancels exactly"),
     "gated_softmax_post_out_gate_L2norm_nodivS_noclamp": ("exp|l2+ga", "the only gate with a norm that tests a gate"),
     "gated_softmax_no_gate_customnorm": ("exp<5|l2e", "e times L2, e the value width (RMS would be its root)"),
-    "gated_relu_no_in_gate_no_norm": ("relu/sqrtd<5|count+ga", "the clamp leaves no finite features: no linear attention"),
+    "gated_relu_no_in_gate_no_norm": (
+        "relu/sqrtd<5|count+ga",
+        "the clamp leaves no finite features: no linear attention",
+    ),
     "gated_ReLU_no_gate_L2norm_nodivS_noclamp": ("relu/sqrtd|l2", ""),
     "gated_softmax_cumgate": ("exp<5|runninggate>=1", "a learned denominator of keys only"),
-    "cumulative_gated_softmax": ("exp<5|runninggate*count", "published code sums over an axis of size 1; here over time"),
-    "gated_softmax_decay": ("exp<5|layer+gi+gb+decay", "published decay may grow and overflows; here it is -softplus; the output gate cancels in the norm"),
+    "cumulative_gated_softmax": (
+        "exp<5|runninggate*count",
+        "published code sums over an axis of size 1; here over time",
+    ),
+    "gated_softmax_decay": (
+        "exp<5|layer+gi+gb+decay",
+        "published decay may grow and overflows; here it is -softplus; the output gate cancels in the norm",
+    ),
     "gated_softmax_plusplus": ("exp<5|layer+gi+gb", "the output gate cancels in the norm"),
-    "gated_softmax_plusplus_extratoks": ("exp<5|layer+gi+gb", "three blank tokens in front; the output gate cancels in the norm"),
+    "gated_softmax_plusplus_extratoks": (
+        "exp<5|layer+gi+gb",
+        "three blank tokens in front; the output gate cancels in the norm",
+    ),
     "linear_elu": ("elu1", "linear attention of Katharopoulos et al. 2020"),
     "linear_relu": ("relu|rowsum+1e-08", ""),
-    "linear_cosine": ("unit|identity+gc", "published code takes unit vectors across heads; here over the key width (Cottention)"),
+    "linear_cosine": (
+        "unit|identity+gc",
+        "published code takes unit vectors across heads; here over the key width (Cottention)",
+    ),
 }
 _PUBLISHED_LAYERS: dict[str, LayerOptions] = {
     "gated_softmax_decay": LayerOptions(rotary=False),
@@ -125,17 +150,32 @@ _OURS: dict[str, tuple[str, LayerOptions, str, str]] = {
     "exp_l2": ("exp|l2", LayerOptions(), "equal to gated_softmax_no_gate_L2norm_nodivS_noclamp", PAPER),
     "exp_gate": ("exp<5|identity+ga", LayerOptions(), "equal to softmax_gate", PAPER),
     "2mamba": ("power:2+decay", LayerOptions(rotary=False, conv_size=2), "squared scores, row sum, decay", FOLLOW_UP),
-    "2mamba_e": ("exp+decay", LayerOptions(rotary=False, conv_size=2), "2Mamba with exp in place of the square", FOLLOW_UP),
+    "2mamba_e": (
+        "exp+decay",
+        LayerOptions(rotary=False, conv_size=2),
+        "2Mamba with exp in place of the square",
+        FOLLOW_UP,
+    ),
     "mamba_2s": (
         "power:1|identity+decay",
         LayerOptions(rotary=False, conv_size=2, value_step=True, output_norm=True),
         "q.k, RMS over all heads, decay, values scaled by softplus(w.x)",
         FOLLOW_UP,
     ),
-    "retnet": ("power:1|identity+decay", LayerOptions(output_norm=True), "q.k, decay, RMS over all heads; the decay is learned per token", "Sun et al. 2023"),
+    "retnet": (
+        "power:1|identity+decay",
+        LayerOptions(output_norm=True),
+        "q.k, decay, RMS over all heads; the decay is learned per token",
+        "Sun et al. 2023",
+    ),
     "forgetting_transformer": ("exp+decay", LayerOptions(rotary=False), "softmax with decay", "Lin et al. 2025"),
     "based": ("taylor:0..2", LayerOptions(), "orders 0..2; its windows are separate layers", "Arora et al. 2024"),
-    "sliding_window": ("drop+w64s4", LayerOptions(), "the last 64 keys and the first 4 exact, the rest dropped", "Xiao et al. 2023"),
+    "sliding_window": (
+        "drop+w64s4",
+        LayerOptions(),
+        "the last 64 keys and the first 4 exact, the rest dropped",
+        "Xiao et al. 2023",
+    ),
 }
 _GROUPS: dict[str, list[str]] = {
     "ladder": [
@@ -163,9 +203,13 @@ class Catalogue:
 
     def __init__(self) -> None:
         published = {
-            name: Variant(name, parse(short), _PUBLISHED_LAYERS.get(name, LayerOptions()), note, PAPER) for name, (short, note) in _PUBLISHED.items()
+            name: Variant(name, parse(short), _PUBLISHED_LAYERS.get(name, LayerOptions()), note, PAPER)
+            for name, (short, note) in _PUBLISHED.items()
         }
-        ours = {name: Variant(name, parse(short), layer, note, source) for name, (short, layer, note, source) in _OURS.items()}
+        ours = {
+            name: Variant(name, parse(short), layer, note, source)
+            for name, (short, layer, note, source) in _OURS.items()
+        }
         self._variants = {**published, **ours}
 
     def names(self) -> list[str]:
@@ -173,7 +217,11 @@ class Catalogue:
 
     def groups(self) -> dict[str, list[str]]:
         """Named lists of variants; in `paper` and `all` equal values stand once for every name they have."""
-        return {**{name: list(members) for name, members in _GROUPS.items()}, "paper": list(_PUBLISHED), "all": self._all()}
+        return {
+            **{name: list(members) for name, members in _GROUPS.items()},
+            "paper": list(_PUBLISHED),
+            "all": self._all(),
+        }
 
     def _all(self) -> list[str]:
         return list(dict.fromkeys([*_PUBLISHED, *_OURS, *(name for members in _GROUPS.values() for name in members)]))
@@ -217,13 +265,17 @@ def _read_variant(path: Path) -> Variant:
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not JSON ({error}); write one with AttentionSpec(...).to_dict()") from None
     if not isinstance(data, dict):
-        raise ValueError(f"{path}: a spec file is a JSON object with the fields of AttentionSpec, not {type(data).__name__}")
+        raise ValueError(
+            f"{path}: a spec file is a JSON object with the fields of AttentionSpec, not {type(data).__name__}"
+        )
     about = {key: data.pop(key) for key in ("name", "layer", "note", "source") if key in data}
     try:
         spec, layer = AttentionSpec.from_dict(data), LayerOptions.from_dict(about.get("layer", {}))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-    return Variant(str(about.get("name", path.stem)), spec, layer, str(about.get("note", "")), str(about.get("source", "")))
+    return Variant(
+        str(about.get("name", path.stem)), spec, layer, str(about.get("note", "")), str(about.get("source", ""))
+    )
 
 
 catalogue = Catalogue()

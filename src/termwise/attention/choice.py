@@ -36,7 +36,13 @@ def choose_form(
 
 
 def check_form(
-    spec: AttentionSpec, form: str, chunk_size: int | None, causal: bool, state: AttentionState | None, output_final_state: bool, has_decay: bool
+    spec: AttentionSpec,
+    form: str,
+    chunk_size: int | None,
+    causal: bool,
+    state: AttentionState | None,
+    output_final_state: bool,
+    has_decay: bool,
 ) -> None:
     if form not in FORMS:
         raise ValueError(f"form={form!r}; allowed are {', '.join(FORMS)}")
@@ -50,6 +56,10 @@ def check_form(
     has_decay = has_decay or (state is not None and state.age is not None)
     if form == "fused" and (not spec.is_softmax_shaped or has_decay):
         why = "a decay" if has_decay else f"{spec.short_name}"
-        raise ValueError(f"form='fused' needs plain exponentials under a row sum or a scale-free norm, not {why}; use form='auto'")
+        raise ValueError(
+            f"form='fused' needs plain exponentials under a row sum or a scale-free norm, not {why}; use form='auto'"
+        )
     if form == "reference" and state is not None:
-        raise ValueError("form='reference' takes whole sequences, no initial_state; use it to check the other forms on the whole")
+        raise ValueError(
+            "form='reference' takes whole sequences, no initial_state; use it to check the other forms on the whole"
+        )

@@ -50,7 +50,13 @@ def cost(spec: AttentionSpec, key_width: int, value_width: int, length: int) -> 
         window = spec.local.window + spec.local.sinks if spec.local else 1
         buffered = min(length, window - 1 + FOLD_BUFFER)
     slot_bytes = 4 * pair + 8 + (8 if spec.log_decay else 0) + (4 if spec.needs_running_gate else 0)
-    constant = 16 + 4 + (4 * key_width if spec.kernel.is_centered and orders else 0) + (16 if spec.log_decay else 0) + (4 if spec.needs_running_gate else 0)
+    constant = (
+        16
+        + 4
+        + (4 * key_width if spec.kernel.is_centered and orders else 0)
+        + (16 if spec.log_decay else 0)
+        + (4 if spec.needs_running_gate else 0)
+    )
     has_break_even = spec.is_constant_size and num_features > 0
     explicit = length if not spec.is_constant_size else buffered
     return Cost(
@@ -77,4 +83,3 @@ def crossing_length(spec: AttentionSpec, key_width: int, value_width: int) -> in
     num_features = total_width(key_width, stored_orders(spec))
     window = spec.local.window if spec.local else 0
     return round(4 * num_features * (value_width + 1) / (key_width + value_width)) + 2 * window + 512
-

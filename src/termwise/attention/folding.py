@@ -28,7 +28,11 @@ class Keys:
 
     def slice(self, start: int, stop: int) -> Keys:
         part = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        cut = {name: t[:, start:stop] if name == "rank" else t[:, :, start:stop] for name, t in part.items() if t is not None}
+        cut = {
+            name: t[:, start:stop] if name == "rank" else t[:, :, start:stop]
+            for name, t in part.items()
+            if t is not None
+        }
         return dataclasses.replace(self, **cut)
 
 
@@ -47,7 +51,11 @@ def extend(state: AttentionState, keys: Keys, reference: Tensor | None) -> Atten
         state = state.with_decay()
     new: dict[str, Tensor | None] = {"count": count}
     if state.age is not None:
-        decay = torch.zeros_like(keys.key[..., 0], dtype=torch.float64) if keys.log_decay is None else keys.log_decay.double()
+        decay = (
+            torch.zeros_like(keys.key[..., 0], dtype=torch.float64)
+            if keys.log_decay is None
+            else keys.log_decay.double()
+        )
         total = decay.sum(dim=2)
         # Suffix sums: exact zeros at the last key, whatever came before (a long running sum would lose digits).
         age = decay.flip(2).cumsum(dim=2).flip(2) - decay
@@ -76,7 +84,9 @@ def _reference(state: AttentionState, keys: Keys, given: Tensor | None) -> Tenso
         candidate = given.expand_as(state.reference)
     else:
         first = _first_real(keys.rank)
-        candidate = keys.key.gather(2, first[:, None, None, None].expand(*keys.key.shape[:2], 1, keys.key.shape[3]))[:, :, 0]
+        candidate = keys.key.gather(2, first[:, None, None, None].expand(*keys.key.shape[:2], 1, keys.key.shape[3]))[
+            :, :, 0
+        ]
     mapped = (state.spec.kernel.map(candidate) * state.scale**0.5).detach()
     is_start = (state.count == 0)[:, None, None]
     return torch.where(is_start, mapped, state.reference)
@@ -134,7 +144,12 @@ def merge_folded(first: AttentionState, second: AttentionState) -> AttentionStat
     """Two segments about one reference, ranks and counts written out: see `AttentionState.merge`."""
     has_folded = second.boundary > 0
     if first.has_moments and second.has_moments:
-        assert first.moments is not None and first.mass is not None and second.moments is not None and second.mass is not None
+        assert (
+            first.moments is not None
+            and first.mass is not None
+            and second.moments is not None
+            and second.mass is not None
+        )
         gain = torch.ones_like(first.decayed_count)
         changed: dict[str, Tensor | None] = {}
         if first.fold_age is not None and second.fold_age is not None and second.total_log_decay is not None:

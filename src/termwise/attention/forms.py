@@ -1,10 +1,10 @@
 """attend(): one attention, in the form asked for. All forms are one engine reading blocks of queries from a state:
 
-    parallel   one block of all queries, every score explicit: quadratic
-    chunked    blocks of 64; far keys come from the moments: linear time, memory of the state plus one block
-    recurrent  blocks of one
-    fused      torch's scaled_dot_product_attention, where every weight is an exponential
-    reference  the definition in float64, a loop over t (reference.py)
+parallel   one block of all queries, every score explicit: quadratic
+chunked    blocks of 64; far keys come from the moments: linear time, memory of the state plus one block
+recurrent  blocks of one
+fused      torch's scaled_dot_product_attention, where every weight is an exponential
+reference  the definition in float64, a loop over t (reference.py)
 """
 
 from __future__ import annotations
@@ -88,7 +88,9 @@ def _run(call: Call) -> tuple[Tensor, AttentionState | None]:
     if name == "fused":
         return attend_fused(call)
     if not call.causal:
-        return _bidirectional(call, None if name == "parallel" else 1 if name == "recurrent" else call.chunk_size or CHUNK)
+        return _bidirectional(
+            call, None if name == "parallel" else 1 if name == "recurrent" else call.chunk_size or CHUNK
+        )
     if name == "parallel":
         extended = extend(call.state, call.keys, call.reference)
         out = read(extended, _queries(call, extended), call.parameters, call.row_counts)
@@ -124,14 +126,16 @@ def _blocks(call: Call, size: int) -> tuple[Tensor, AttentionState | None]:
         block = call.keys.slice(start, stop), call.queries.slice(start, stop)
         if saves_memory:
             # Only the states between chunks are kept for the backward pass, never T x features.
-            out, state = checkpoint(_block, call, state, *block, last_target, use_reentrant=False)  # type: ignore[misc]
+            out, state = checkpoint(_block, call, state, *block, last_target, use_reentrant=False)
         else:
             out, state = _block(call, state, *block, last_target)
         outputs.append(out)
     return torch.cat(outputs, dim=3), (state if call.output_final_state else None)
 
 
-def _block(call: Call, state: AttentionState, keys: Keys, queries: Queries, last_target: Tensor) -> tuple[Tensor, AttentionState]:
+def _block(
+    call: Call, state: AttentionState, keys: Keys, queries: Queries, last_target: Tensor
+) -> tuple[Tensor, AttentionState]:
     extended = extend(state, keys, call.reference)
     if extended.age is not None:
         queries = dataclasses.replace(queries, age=extended.age[:, :, -keys.length :])
@@ -153,7 +157,12 @@ def _bidirectional(call: Call, size: int | None) -> tuple[Tensor, AttentionState
             state = fold(state, state.count)
     step = size or max(call.num_queries, 1)
     blocks = [
-        read(state, _seeing_all(call, state, start, min(start + step, call.num_queries)), call.parameters, call.row_counts)
+        read(
+            state,
+            _seeing_all(call, state, start, min(start + step, call.num_queries)),
+            call.parameters,
+            call.row_counts,
+        )
         for start in range(0, call.num_queries, step)
     ]
     final = None

@@ -73,7 +73,7 @@ def polynomial(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
 
 class _Polynomial(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x: Tensor, coefficients: tuple[float, ...]) -> Tensor:  # type: ignore[override]
+    def forward(ctx, x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
         ctx.save_for_backward(x)
         ctx.coefficients = coefficients
         if len(coefficients) == 1:
@@ -84,7 +84,7 @@ class _Polynomial(torch.autograd.Function):
         return out.add_(coefficients[0]) if coefficients[0] else out
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
         (x,) = ctx.saved_tensors
         derivative = tuple(n * b for n, b in enumerate(ctx.coefficients))[1:] or (0.0,)
         return grad * polynomial(x, derivative), None
@@ -182,18 +182,28 @@ class Polynomial(Kernel):
     def _validate(self) -> None:
         given = self.orders
         if not given or any(isinstance(n, bool) or not isinstance(n, int) or n < 0 or n > MAX_ORDER for n in given):
-            raise ValueError(f"Polynomial: orders={given!r}; allowed are whole numbers from 0 to {MAX_ORDER}, e.g. (0, 1, 2)")
+            raise ValueError(
+                f"Polynomial: orders={given!r}; allowed are whole numbers from 0 to {MAX_ORDER}, e.g. (0, 1, 2)"
+            )
         if list(given) != sorted(set(given)):
-            raise ValueError(f"Polynomial: orders={given!r} must be increasing without repeats: {tuple(sorted(set(given)))}")
+            raise ValueError(
+                f"Polynomial: orders={given!r} must be increasing without repeats: {tuple(sorted(set(given)))}"
+            )
         if self.center not in ("zero", "mean"):
             raise ValueError(f"Polynomial: center={self.center!r}; allowed are 'zero' and 'mean'")
         if isinstance(self.coefficients, str) and self.coefficients != "taylor":
-            raise ValueError(f"Polynomial: coefficients={self.coefficients!r}; allowed are 'taylor', Minimax(radius) or one number per order")
+            raise ValueError(
+                f"Polynomial: coefficients={self.coefficients!r}; allowed are 'taylor', Minimax(radius) or one number per order"
+            )
         if isinstance(self.coefficients, tuple):
             if len(self.coefficients) != len(given):
-                raise ValueError(f"Polynomial: {len(self.coefficients)} coefficients for {len(given)} orders; give one number per order")
+                raise ValueError(
+                    f"Polynomial: {len(self.coefficients)} coefficients for {len(given)} orders; give one number per order"
+                )
             if not all(math.isfinite(b) for b in self.coefficients) or self.coefficients[-1] == 0:
-                raise ValueError(f"Polynomial: coefficients={self.coefficients!r}; all must be finite and the last one not zero")
+                raise ValueError(
+                    f"Polynomial: coefficients={self.coefficients!r}; all must be finite and the last one not zero"
+                )
 
     @property
     def dense(self) -> tuple[float, ...]:

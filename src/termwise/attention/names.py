@@ -1,16 +1,15 @@
 """Short names of specs, and their parser. Names are read once, at the edge.
 
-    KERNEL[!][@mean][+wN[sM]][|NORM][+gi|+gc][+gb|+ga][+decay]
-    KERNEL  exp, exp<5 (clamp 5), taylor:0..2, taylor:0,2, minimax3:0..4, power:2, elu1, relu, unit, identity, elu1^2
-            (features squared), elu1:2 (product squared), relu/sqrtd (scale 1/sqrt(d)), relu<5 (clamp), drop
-    NORM    rowsum (default), rowsum>=1, rowsum>=1~ (no gradient), rowsum+0.0001, l2, l2e, rms, layer, count, identity,
-            runninggate, runninggate>=1, runninggate*count
-    !       allow_negative      gi/gc  input gate, count gate      gb/ga  output gate before/after the norm
+KERNEL[!][@mean][+wN[sM]][|NORM][+gi|+gc][+gb|+ga][+decay]
+KERNEL  exp, exp<5 (clamp 5), taylor:0..2, taylor:0,2, minimax3:0..4, power:2, elu1, relu, unit, identity, elu1^2
+        (features squared), elu1:2 (product squared), relu/sqrtd (scale 1/sqrt(d)), relu<5 (clamp), drop
+NORM    rowsum (default), rowsum>=1, rowsum>=1~ (no gradient), rowsum+0.0001, l2, l2e, rms, layer, count, identity,
+        runninggate, runninggate>=1, runninggate*count
+!       allow_negative      gi/gc  input gate, count gate      gb/ga  output gate before/after the norm
 """
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from typing import TYPE_CHECKING
 
@@ -26,7 +25,11 @@ _KERNEL_WORDS = ("exp", "taylor:0..2", "minimax3:0..2", "power:2", "drop", *MAPS
 
 
 def short_name(spec: AttentionSpec) -> str:
-    name = _kernel_name(spec.kernel) + ("!" if spec.kernel.allow_negative else "") + ("@mean" if spec.kernel.is_centered else "")
+    name = (
+        _kernel_name(spec.kernel)
+        + ("!" if spec.kernel.allow_negative else "")
+        + ("@mean" if spec.kernel.is_centered else "")
+    )
     if spec.local is not None:
         name += f"+w{spec.local.window}" + (f"s{spec.local.sinks}" if spec.local.sinks else "")
     norm = _normalizer_name(spec.normalizer)
@@ -50,7 +53,12 @@ def _kernel_name(kernel: Kernel) -> str:
         return f"power:{kernel.degree}"
     if isinstance(kernel, FeatureMap):
         power = "" if kernel.power == 1 else ("^" if kernel.power_of == "features" else ":") + str(kernel.power)
-        return kernel.name + power + ("/sqrtd" if kernel.by_root_width else "") + ("" if kernel.clamp is None else f"<{kernel.clamp:g}")
+        return (
+            kernel.name
+            + power
+            + ("/sqrtd" if kernel.by_root_width else "")
+            + ("" if kernel.clamp is None else f"<{kernel.clamp:g}")
+        )
     if isinstance(kernel, Exp):
         return "exp" if kernel.clamp is None else f"exp<{kernel.clamp:g}"
     return "drop"
@@ -68,7 +76,9 @@ def _normalizer_name(norm: Normalizer) -> str:
     if isinstance(norm, RMS):
         return "rms" if norm.weight else "rms-"
     if isinstance(norm, Layer):
-        return {(True, True): "layer", (True, False): "layer-b", (False, True): "layer-w", (False, False): "layer-"}[norm.weight, norm.bias]
+        return {(True, True): "layer", (True, False): "layer-b", (False, True): "layer-w", (False, False): "layer-"}[
+            norm.weight, norm.bias
+        ]
     return {Count: "count", Identity: "identity"}[type(norm)]
 
 
@@ -89,15 +99,17 @@ def parse(text: str) -> AttentionSpec:
     )
     found = re.fullmatch(pattern, text.strip())
     if not found:
-        raise ValueError(f"{text!r} is no attention name; the form is KERNEL[!][@mean][+wNsM][|NORM][+gi][+ga][+decay], e.g. taylor:0..2@mean+w64s4")
+        raise ValueError(
+            f"{text!r} is no attention name; the form is KERNEL[!][@mean][+wNsM][|NORM][+gi][+ga][+decay], e.g. taylor:0..2@mean+w64s4"
+        )
     local = None
     if found["window"]:
         local = Local(int(found["window"]), int(found["sinks"] or 0))
     return AttentionSpec(
         kernel=_parse_kernel(found["kernel"], center="mean" if found["mean"] else "zero", forced=bool(found["forced"])),
         normalizer=_parse_normalizer(found["norm"] or "rowsum"),
-        input_gate={None: False, "gi": True, "gc": "count"}[found["input"]],  # type: ignore[arg-type]
-        output_gate={None: None, "gb": "before", "ga": "after"}[found["output"]],  # type: ignore[arg-type]
+        input_gate="count" if found["input"] == "gc" else found["input"] == "gi",
+        output_gate={None: None, "gb": "before", "ga": "after"}[found["output"]],
         log_decay=bool(found["decay"]),
         local=local,
     )
@@ -132,10 +144,14 @@ def _parse_kernel(text: str, center: str, forced: bool) -> Kernel:
     elif found := re.fullmatch(rf"({'|'.join(MAPS)})(?:([\^:])(\d+))?(/sqrtd)?(?:<({_NUMBER}))?", text):
         power_of = "product" if found[2] == ":" else "features"
         clamp = float(found[5]) if found[5] else None
-        kernel = FeatureMap(found[1], int(found[3] or 1), power_of, clamp, by_root_width=bool(found[4]), allow_negative=forced)
+        kernel = FeatureMap(
+            found[1], int(found[3] or 1), power_of, clamp, by_root_width=bool(found[4]), allow_negative=forced
+        )
     if kernel is None:
-        raise ValueError(f"no kernel {text!r}{nearest(text, _KERNEL_WORDS)}; allowed are like {', '.join(_KERNEL_WORDS)}")
-    if forced and not any(f.name == "allow_negative" for f in dataclasses.fields(kernel)):  # type: ignore[arg-type]
+        raise ValueError(
+            f"no kernel {text!r}{nearest(text, _KERNEL_WORDS)}; allowed are like {', '.join(_KERNEL_WORDS)}"
+        )
+    if forced and not kernel.allow_negative:
         raise ValueError(f"'!' (allow negative weights) has no meaning for {text!r}: its weights are never negative")
     return kernel
 

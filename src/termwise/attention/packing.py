@@ -15,7 +15,9 @@ PER_KEY = ("key", "value", "input_gate", "log_decay")
 PER_QUERY = ("query", "output_gate", "query_mask")
 
 
-def attend_packed(call: Call, attend: Callable[..., tuple[Tensor, AttentionState | None]]) -> tuple[Tensor, AttentionState | None]:
+def attend_packed(
+    call: Call, attend: Callable[..., tuple[Tensor, AttentionState | None]]
+) -> tuple[Tensor, AttentionState | None]:
     """One call for the documents of full length, one for the shorter ones, padded on the right."""
     assert call.cu_seqlens is not None
     ends = call.cu_seqlens.to(torch.int64).cpu()
@@ -48,7 +50,11 @@ def _arguments(call: Call, places: Tensor, is_real: Tensor, masked: bool) -> dic
         if t is None:
             return None
         rows = t[0][places]
-        return rows if bool(is_real.all()) else torch.where(is_real.reshape(*is_real.shape, *(1,) * (rows.dim() - 2)), rows, torch.zeros_like(rows))
+        return (
+            rows
+            if bool(is_real.all())
+            else torch.where(is_real.reshape(*is_real.shape, *(1,) * (rows.dim() - 2)), rows, torch.zeros_like(rows))
+        )
 
     arguments = {name: unpack(value) if name in PER_KEY + PER_QUERY else value for name, value in call.raw.items()}
     parameters = dict(arguments["parameters"] or {})

@@ -48,7 +48,9 @@ class Weighing:
     log_scale: Tensor | None
 
 
-def read(state: AttentionState, queries: Queries, parameters: dict[str, Tensor], row_counts: RowCounts | None) -> Tensor:
+def read(
+    state: AttentionState, queries: Queries, parameters: dict[str, Tensor], row_counts: RowCounts | None
+) -> Tensor:
     """Outputs (B, G, R, T, e)."""
     is_visible = _visible(state, queries)
     log_decay = _pair_decay(state, queries)
@@ -59,17 +61,25 @@ def read(state: AttentionState, queries: Queries, parameters: dict[str, Tensor],
 
 
 def finish(
-    spec: AttentionSpec, sums: Weighing, queries: Queries, is_row: Tensor, parameters: dict[str, Tensor], row_counts: RowCounts | None, running: Tensor | None
+    spec: AttentionSpec,
+    sums: Weighing,
+    queries: Queries,
+    is_row: Tensor,
+    parameters: dict[str, Tensor],
+    row_counts: RowCounts | None,
+    running: Tensor | None,
 ) -> Tensor:
     """From sums to outputs: vanishing rule, gates, normalizer, zero rows."""
     mass = sums.mass
     if row_counts is not None or (isinstance(spec.normalizer, RowSum) and sums.decayed_count is not None):
         mass = _away_from_zero(mass, sums.decayed_count, is_row, row_counts)
     gate = None if queries.gate is None else queries.gate[..., None]
-    is_gated_before = gate is not None and spec.output_gate == "before"
+    weighted = sums.weighted
+    if gate is not None and spec.output_gate == "before":
+        weighted, gate = weighted * gate, None
     count = (queries.rank + 1).clamp(min=1)[:, None, None, :, None].to(sums.weighted.dtype)
     ready = Sums(
-        weighted=sums.weighted * gate if is_gated_before else sums.weighted,
+        weighted=weighted,
         mass=torch.where(is_row[:, None, None, :, None], mass, torch.ones_like(mass)),
         count=count,
         log_scale=sums.log_scale,
@@ -77,7 +87,7 @@ def finish(
         running_gate=running,
     )
     out = spec.normalizer(ready, parameters)
-    out = out if gate is None or is_gated_before else out * gate
+    out = out if gate is None else out * gate
     # After the normalizer: a LayerNorm bias would leak into rows that see nothing.
     return out.masked_fill(~is_row[:, None, None, :, None], 0)
 
@@ -142,7 +152,9 @@ def _apply(weights: Tensor, value: Tensor) -> Tensor:
     return torch.einsum("bgrtl,bgle->bgrte", weights, value)
 
 
-def _weigh_exponential(state: AttentionState, queries: Queries, is_visible: Tensor, log_decay: Tensor | None) -> Weighing:
+def _weigh_exponential(
+    state: AttentionState, queries: Queries, is_visible: Tensor, log_decay: Tensor | None
+) -> Weighing:
     if state.spec.local is not None:
         is_visible = is_visible & _slots(state, queries)
     log_weights = scores(state, queries, state.slot_scale)
@@ -151,7 +163,11 @@ def _weigh_exponential(state: AttentionState, queries: Queries, is_visible: Tens
     if log_decay is not None:
         log_weights = log_weights + log_decay
     log_weights = log_weights.masked_fill(~is_visible, -torch.inf)
-    peak = log_weights.detach().amax(dim=-1, keepdim=True) if log_weights.shape[-1] else log_weights.new_zeros(*log_weights.shape[:-1], 1)
+    peak = (
+        log_weights.detach().amax(dim=-1, keepdim=True)
+        if log_weights.shape[-1]
+        else log_weights.new_zeros(*log_weights.shape[:-1], 1)
+    )
     peak = peak.masked_fill(peak == -torch.inf, 0)
     weights = (log_weights - peak).exp()
     return Weighing(_apply(weights, state.value), weights.sum(dim=-1, keepdim=True), None, peak)
@@ -164,11 +180,15 @@ def _decays(is_visible: Tensor, log_decay: Tensor | None, like: Tensor) -> Tenso
     return log_decay.masked_fill(~is_visible, -torch.inf).exp()
 
 
-def _weigh_elementwise(state: AttentionState, queries: Queries, is_visible: Tensor, log_decay: Tensor | None) -> Weighing:
+def _weigh_elementwise(
+    state: AttentionState, queries: Queries, is_visible: Tensor, log_decay: Tensor | None
+) -> Weighing:
     y = products(state, queries)
     decays = _decays(is_visible, log_decay, y)
     weights = state.spec.kernel.weights(y) * decays
-    return Weighing(_apply(weights, state.value), weights.sum(dim=-1, keepdim=True), decays.sum(dim=-1, keepdim=True), None)
+    return Weighing(
+        _apply(weights, state.value), weights.sum(dim=-1, keepdim=True), decays.sum(dim=-1, keepdim=True), None
+    )
 
 
 def _weigh_tail(state: AttentionState, queries: Queries, is_visible: Tensor, log_decay: Tensor | None) -> Weighing:
@@ -200,7 +220,14 @@ def _mean(y: Tensor, decays: Tensor, folded: _Folded | None, count: Tensor) -> T
     return torch.where(is_empty, torch.zeros_like(total), total / torch.where(is_empty, torch.ones_like(count), count))
 
 
-def _join(state: AttentionState, queries: Queries, tail: Weighing, is_slot: Tensor, log_decay: Tensor | None, center: Tensor | None) -> Weighing:
+def _join(
+    state: AttentionState,
+    queries: Queries,
+    tail: Weighing,
+    is_slot: Tensor,
+    log_decay: Tensor | None,
+    center: Tensor | None,
+) -> Weighing:
     """Slots exp(x - M) and tail exp(m - M) p under one row sum, M = max(largest slot score, m)."""
     log_weights = scores(state, queries, state.slot_scale)
     if log_decay is not None:

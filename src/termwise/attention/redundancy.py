@@ -29,9 +29,16 @@ def _findings(spec: AttentionSpec) -> list[tuple[str, AttentionSpec | None]]:
     if spec.output_gate == "before" and norm.is_scale_free:
         exact = "exactly" if not hasattr(norm, "eps") else "up to the norm's eps"
         simpler = dataclasses.replace(spec, output_gate=None)
-        found.append((f"the output gate before {norm.formula} is a positive factor per query and cancels {exact}", simpler))
+        found.append(
+            (f"the output gate before {norm.formula} is a positive factor per query and cancels {exact}", simpler)
+        )
     if spec.output_gate == "before" and not norm.is_scale_free:
-        found.append(("before and after are one value under a normalizer without a vector norm", dataclasses.replace(spec, output_gate="after")))
+        found.append(
+            (
+                "before and after are one value under a normalizer without a vector norm",
+                dataclasses.replace(spec, output_gate="after"),
+            )
+        )
     if isinstance(norm, RowSum) and norm.eps and norm.floor is None and isinstance(kernel, Exp):
         found.append((f"eps {norm.eps:g} matters only where the sum of exponentials is that small", None))
     if isinstance(kernel, FeatureMap) and kernel.name == "identity" and kernel.clamp is None:

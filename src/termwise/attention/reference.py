@@ -36,7 +36,10 @@ def _sequence(call: Call, b: int) -> Tensor:
         visible = [s for s in range(call.num_keys) if bool(real_key[s]) and (s <= t or not call.causal)]
         is_padded = real_query is not None and not bool(real_query[t])
         if is_padded or not visible:
-            outputs.append(torch.zeros_like(call.queries.query[b, :, :, t, :1]).double() + torch.zeros_like(call.keys.value[b, :, 0, None, :]).double())
+            outputs.append(
+                torch.zeros_like(call.queries.query[b, :, :, t, :1]).double()
+                + torch.zeros_like(call.keys.value[b, :, 0, None, :]).double()
+            )
         else:
             outputs.append(_row(call, b, t, visible))
     return torch.stack(outputs, dim=2)
@@ -66,19 +69,32 @@ def _row(call: Call, b: int, t: int, visible: list[int]) -> Tensor:
         running = call.parameters["running_gate_score"][b].double()[visible]
         sums = dataclasses.replace(sums, running_gate=torch.logsumexp(running, dim=0)[:, None, None])
     gate = None if call.queries.gate is None else call.queries.gate[b, :, :, t, None].double()
-    parameters = {name: p.double().squeeze(-2) if name.startswith("norm_") else p.double() for name, p in call.parameters.items()}
+    parameters = {
+        name: p.double().squeeze(-2) if name.startswith("norm_") else p.double() for name, p in call.parameters.items()
+    }
     if gate is not None and spec.output_gate == "before":
         return spec.normalizer(dataclasses.replace(sums, weighted=sums.weighted * gate), parameters)
     out = spec.normalizer(sums, parameters)
     return out if gate is None else out * gate
 
 
-def _weigh(call: Call, scores: Tensor, products: Tensor, log_decay: Tensor, value: Tensor, near: list[int], far: list[int], count: int) -> Sums:
+def _weigh(
+    call: Call,
+    scores: Tensor,
+    products: Tensor,
+    log_decay: Tensor,
+    value: Tensor,
+    near: list[int],
+    far: list[int],
+    count: int,
+) -> Sums:
     """U, Z and n of one query over its exact slots `near` and its tail `far`, scaled by exp(-M)."""
     kernel = call.spec.kernel
     is_sum_of_exponentials = isinstance(kernel, Exp) or kernel.dense == ()
     decay = log_decay.exp()
-    exponents_near = (scores.clamp(max=kernel.clamp) if isinstance(kernel, Exp) and kernel.clamp is not None else scores) + log_decay
+    exponents_near = (
+        scores.clamp(max=kernel.clamp) if isinstance(kernel, Exp) and kernel.clamp is not None else scores
+    ) + log_decay
     middle = torch.zeros_like(scores[..., :1])
     tail = torch.zeros_like(scores)
     far_count = torch.zeros_like(middle)
@@ -86,8 +102,12 @@ def _weigh(call: Call, scores: Tensor, products: Tensor, log_decay: Tensor, valu
         far_decay = decay[..., far]
         far_count = far_decay.sum(dim=-1, keepdim=True).expand_as(middle)
         if kernel.is_centered:
-            middle = torch.where(far_count > 0, (far_decay * products[..., far]).sum(dim=-1, keepdim=True) / far_count, middle)
-        tail = torch.zeros_like(scores).index_copy(2, torch.tensor(far), kernel_weights(kernel, products[..., far] - middle) * far_decay)
+            middle = torch.where(
+                far_count > 0, (far_decay * products[..., far]).sum(dim=-1, keepdim=True) / far_count, middle
+            )
+        tail = torch.zeros_like(scores).index_copy(
+            2, torch.tensor(far), kernel_weights(kernel, products[..., far] - middle) * far_decay
+        )
     candidates = [exponents_near[..., i : i + 1] for i in near]
     if near and far and not is_sum_of_exponentials:
         candidates.append(torch.where(far_count > 0, middle, torch.full_like(middle, -torch.inf)))
@@ -146,18 +166,23 @@ def _reference_sequence(call: Call, b: int) -> AttentionState:
             first = spec.kernel.map(call.reference[0].double()) * call.state.scale**0.5
         reference = first.detach()
         mapped = mapped - reference[:, None]
-    moments, mass = _moments(spec, mapped, value, {s: (until[s] - anchor).exp() for s in folded}) if spec.has_tail else (None, None)
+    moments, mass = (
+        _moments(spec, mapped, value, {s: (until[s] - anchor).exp() for s in folded}) if spec.has_tail else (None, None)
+    )
     running = None
     if spec.needs_running_gate:
         scores = call.parameters["running_gate_score"][b].double()
         running = {s: torch.logsumexp(scores[[r for r in real if r <= s]], dim=0) for s in real}
+    decayed_count = torch.zeros_like(key[None, :, 0, 0])
+    if folded and spec.has_tail:
+        decayed_count = torch.stack([(until[s] - anchor).exp() for s in folded]).sum(dim=0)[None]
     has_decay = keys.log_decay is not None
     return AttentionState(
         spec=spec, scale=call.state.scale, slot_scale=call.state.slot_scale,
         count=torch.tensor([len(real)]), boundary=torch.tensor([num_folded]),
         key=key[None, :, kept], value=value[None, :, kept], rank=torch.tensor([[real.index(s) for s in kept]]).reshape(1, len(kept)),
         moments=moments, mass=mass,
-        decayed_count=torch.stack([(until[s] - anchor).exp() for s in folded]).sum(dim=0)[None] if folded and spec.has_tail else torch.zeros_like(key[None, :, 0, 0]),
+        decayed_count=decayed_count,
         reference=None if reference is None else reference[None],
         age=torch.stack([until[s] for s in kept], dim=-1)[None] if has_decay else None,
         fold_age=anchor[None] if has_decay else None,

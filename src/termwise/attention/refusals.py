@@ -25,7 +25,9 @@ def check_fields(owner: str, data: Any, allowed: list[str]) -> None:
         raise ValueError(f"{owner}: {data!r} is no table of fields; allowed are {', '.join(allowed)}")
     for name in data:
         if name not in allowed:
-            raise ValueError(f"{owner}: unknown field {name!r}{nearest(name, allowed)}; allowed are {', '.join(allowed)}")
+            raise ValueError(
+                f"{owner}: unknown field {name!r}{nearest(name, allowed)}; allowed are {', '.join(allowed)}"
+            )
 
 
 def check_spec(spec: AttentionSpec) -> None:
@@ -39,9 +41,13 @@ def check_spec(spec: AttentionSpec) -> None:
             "kernel=Drop(); to approximate them use kernel=Polynomial((0, 1, 2), center='mean'); for softmax leave local=None"
         )
     if isinstance(spec.kernel, Drop) and spec.local is None:
-        raise ValueError("kernel Drop gives every key weight 0; it needs exact slots, e.g. local=Local(window=64, sinks=4)")
+        raise ValueError(
+            "kernel Drop gives every key weight 0; it needs exact slots, e.g. local=Local(window=64, sinks=4)"
+        )
     if not spec.kernel.is_finite and spec.local is not None:
-        raise ValueError(f"kernel {spec.kernel.formula} has no finite state for the far keys of `local`; remove its clamp")
+        raise ValueError(
+            f"kernel {spec.kernel.formula} has no finite state for the far keys of `local`; remove its clamp"
+        )
 
 
 def _check_types(spec: AttentionSpec) -> None:
@@ -49,13 +55,19 @@ def _check_types(spec: AttentionSpec) -> None:
 
     for name, value, kind in (("kernel", spec.kernel, Kernel), ("normalizer", spec.normalizer, Normalizer)):
         if not isinstance(value, kind):
-            raise ValueError(f"AttentionSpec: {name}={value!r} is no {kind.__name__}, e.g. {'Exp()' if kind is Kernel else 'RowSum()'}")
+            raise ValueError(
+                f"AttentionSpec: {name}={value!r} is no {kind.__name__}, e.g. {'Exp()' if kind is Kernel else 'RowSum()'}"
+            )
     if not (isinstance(spec.input_gate, bool) or spec.input_gate == "count"):
         raise ValueError(f"AttentionSpec: input_gate={spec.input_gate!r}; allowed are False, True and 'count'")
     if spec.output_gate not in (None, "before", "after"):
-        raise ValueError(f"AttentionSpec: output_gate={spec.output_gate!r}; allowed are None, 'before' and 'after' (the norm)")
+        raise ValueError(
+            f"AttentionSpec: output_gate={spec.output_gate!r}; allowed are None, 'before' and 'after' (the norm)"
+        )
     if not isinstance(spec.log_decay, bool):
-        raise ValueError(f"AttentionSpec: log_decay={spec.log_decay!r}; allowed are False and True (the tensor goes to attend)")
+        raise ValueError(
+            f"AttentionSpec: log_decay={spec.log_decay!r}; allowed are False and True (the tensor goes to attend)"
+        )
     if spec.local is not None and not isinstance(spec.local, Local):
         raise ValueError(f"AttentionSpec: local={spec.local!r}; allowed is None or Local(window=64, sinks=4)")
 
@@ -71,8 +83,16 @@ def _check_center(kernel: Kernel, normalizer: Normalizer, local: Local | None) -
             f"center='mean' leaves out a factor exp(m) that only a plain row sum or a scale-free norm cancels, not {normalizer.formula}; "
             "use normalizer=RowSum(), L2(), RMS() or Layer(), or center='zero'"
         )
-    if kernel.dense is not None and len(kernel.dense) == 2 and kernel.dense[0] == 0 and isinstance(normalizer, RowSum) and local is None:
-        raise ValueError("order 1 alone around the mean sums to Z = 0 for every query; add order 0: Polynomial((0, 1), center='mean')")
+    if (
+        kernel.dense is not None
+        and len(kernel.dense) == 2
+        and kernel.dense[0] == 0
+        and isinstance(normalizer, RowSum)
+        and local is None
+    ):
+        raise ValueError(
+            "order 1 alone around the mean sums to Z = 0 for every query; add order 0: Polynomial((0, 1), center='mean')"
+        )
 
 
 def _check_row_sum(kernel: Kernel, normalizer: RowSum, local: Local | None) -> None:
@@ -102,7 +122,9 @@ def check_causality(spec: AttentionSpec, causal: bool, num_queries: int, num_key
             + ("" if has_state else ", with earlier keys in initial_state, or causal=False for cross attention")
         )
     if not causal and has_state and spec.input_gate == "count":
-        raise ValueError("input_gate='count' without the causal mask needs all keys in one call; leave initial_state=None")
+        raise ValueError(
+            "input_gate='count' without the causal mask needs all keys in one call; leave initial_state=None"
+        )
 
 
 STATE_LIMIT = 2**33  # bytes of moments that one call may allocate
@@ -115,7 +137,8 @@ def check_size(spec: AttentionSpec, key_width: int, value_width: int, num_states
     costs = cost(spec, key_width, value_width, length=1)
     if costs.moment_bytes * num_states > STATE_LIMIT:
         raise ValueError(
-            f"the state of {spec.short_name} at key width {key_width} has {costs.features:.4g} features, {costs.moment_bytes / 2**30:.3g} GiB for each of "
-            f"{num_states} kv heads and sequences (limit {STATE_LIMIT / 2**30:g} GiB in all); it is smaller than a key/value cache only beyond "
-            f"{costs.break_even:.4g} tokens. Use fewer orders or a smaller key width, or form='parallel' without a state"
+            f"the state of {spec.short_name} at key width {key_width} has {costs.features:.4g} features, "
+            f"{costs.moment_bytes / 2**30:.3g} GiB for each of {num_states} kv heads and sequences (limit {STATE_LIMIT / 2**30:g} GiB "
+            f"in all); it is smaller than a key/value cache only beyond {costs.break_even:.4g} tokens. Use fewer orders or a smaller "
+            "key width, or form='parallel' without a state"
         )

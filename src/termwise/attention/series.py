@@ -20,15 +20,17 @@ def truncated_exponential(x: Tensor, num_terms: int) -> Tensor:
 
 class _TruncatedExponential(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x: Tensor, num_terms: int) -> Tensor:  # type: ignore[override]
+    def forward(ctx, x: Tensor, num_terms: int) -> Tensor:
         ctx.save_for_backward(x)
         ctx.num_terms = num_terms
         return _evaluate(x.double(), num_terms).to(x.dtype)
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, None]:  # type: ignore[override]
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, None]:
         (x,) = ctx.saved_tensors
-        return (grad * truncated_exponential(x, ctx.num_terms - 1) if ctx.num_terms > 1 else torch.zeros_like(grad)), None
+        return (
+            grad * truncated_exponential(x, ctx.num_terms - 1) if ctx.num_terms > 1 else torch.zeros_like(grad)
+        ), None
 
 
 def _evaluate(x: Tensor, num_terms: int) -> Tensor:

@@ -6,7 +6,6 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
-
 from termwise.attention.kernels import Drop, Exp, FeatureMap, Kernel, Minimax, Polynomial, Power
 from termwise.attention.normalizers import L2, RMS, Count, Identity, Layer, Normalizer, RowSum, RunningGateSum
 
@@ -148,7 +147,9 @@ def _to_dict(part: Kernel | Normalizer | Minimax) -> dict[str, Any]:
     out: dict[str, Any] = {"type": type(part).__name__}
     for field in dataclasses.fields(part):  # type: ignore[arg-type]
         value = getattr(part, field.name)
-        out[field.name] = _to_dict(value) if isinstance(value, Minimax) else list(value) if isinstance(value, tuple) else value
+        out[field.name] = (
+            _to_dict(value) if isinstance(value, Minimax) else list(value) if isinstance(value, tuple) else value
+        )
     return out
 
 

@@ -17,6 +17,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -85,8 +86,9 @@ class AttentionState:
     def permute(self, indices: Tensor) -> AttentionState:
         """The sequences `indices` of the batch, repeats allowed (beam search)."""
         size = self.batch_size
-        picked = {
-            name: t.index_select(0, indices.to(t.device)) if t.shape[0] == size else t for name, t in self.tensors.items()
+        picked: dict[str, Any] = {
+            name: t.index_select(0, indices.to(t.device)) if t.shape[0] == size else t
+            for name, t in self.tensors.items()
         }
         if size == 1 and len(indices) > 1:
             for name in ("count", "boundary", "rank"):
@@ -108,8 +110,10 @@ class AttentionState:
             first.check_same_kind(other)
         length = max(s.key.shape[2] for s in states)
         with_decay = any(s.age is not None for s in states)
-        rows = [_padded(s.with_batch_ranks().with_decay() if with_decay else s.with_batch_ranks(), length) for s in states]
-        joined = {name: torch.cat([row.tensors[name] for row in rows]) for name in rows[0].tensors}
+        rows = [
+            _padded(s.with_batch_ranks().with_decay() if with_decay else s.with_batch_ranks(), length) for s in states
+        ]
+        joined: dict[str, Any] = {name: torch.cat([row.tensors[name] for row in rows]) for name in rows[0].tensors}
         return dataclasses.replace(rows[0], **joined)
 
     def with_batch_ranks(self) -> AttentionState:
@@ -156,18 +160,31 @@ class AttentionState:
         keep = (self.rank >= 0) & (self.rank < target[:, None])
         is_last = self.rank == target[:, None] - 1
         state = dataclasses.replace(self, count=target)
-        if self.age is not None:
+        if self.age is not None and self.fold_age is not None and self.total_log_decay is not None:
             undone = _pick(self.age, is_last)
             # A sequence rolled back to nothing has no decay left; one with folded keys only is anchored at the last of them.
-            undone = torch.where(is_last.any(dim=1, keepdim=True), undone, torch.where(target[:, None] > 0, self.fold_age, self.total_log_decay))
-            state = dataclasses.replace(
-                state, age=self.age - undone[..., None], fold_age=self.fold_age - undone, total_log_decay=self.total_log_decay - undone
+            undone = torch.where(
+                is_last.any(dim=1, keepdim=True),
+                undone,
+                torch.where(target[:, None] > 0, self.fold_age, self.total_log_decay),
             )
-        if self.running_gate is not None:
+            state = dataclasses.replace(
+                state,
+                age=self.age - undone[..., None],
+                fold_age=self.fold_age - undone,
+                total_log_decay=self.total_log_decay - undone,
+            )
+        if self.running_gate is not None and self.running_total is not None:
             empty = torch.full_like(self.running_total, -torch.inf)
-            state = dataclasses.replace(state, running_total=torch.where(is_last.any(dim=1, keepdim=True), _pick(self.running_gate, is_last), empty))
+            state = dataclasses.replace(
+                state,
+                running_total=torch.where(is_last.any(dim=1, keepdim=True), _pick(self.running_gate, is_last), empty),
+            )
         if self.reference is not None:
-            state = dataclasses.replace(state, reference=torch.where((target > 0)[:, None, None], self.reference, torch.zeros_like(self.reference)))
+            state = dataclasses.replace(
+                state,
+                reference=torch.where((target > 0)[:, None, None], self.reference, torch.zeros_like(self.reference)),
+            )
         return compress(state, keep)
 
     def translate(self, reference: Tensor) -> AttentionState:
@@ -176,7 +193,9 @@ class AttentionState:
             raise ValueError("only states around the mean (center='mean') hold a reference key")
         shift = self.reference - reference
         both = translate(torch.cat([self.moments, self.mass[..., None]], dim=-1), shift, self.orders)
-        return dataclasses.replace(self, moments=both[..., :-1], mass=both[..., -1], reference=reference.expand_as(self.reference))
+        return dataclasses.replace(
+            self, moments=both[..., :-1], mass=both[..., -1], reference=reference.expand_as(self.reference)
+        )
 
     def merge(self, later: AttentionState) -> AttentionState:
         """The state of two segments one after the other; `later` was computed from nothing on the second segment."""
@@ -200,7 +219,9 @@ class AttentionState:
 
         header = {"format": "termwise.state", "schema": "1", "spec": json.dumps(self.spec.to_dict())}
         header |= {"scale": repr(self.scale), "slot_scale": repr(self.slot_scale)}
-        save_file({name: t.detach().contiguous().clone() for name, t in self.tensors.items()}, str(path), metadata=header)
+        save_file(
+            {name: t.detach().contiguous().clone() for name, t in self.tensors.items()}, str(path), metadata=header
+        )
 
     @classmethod
     def load(cls, path: str | Path, device: str | torch.device = "cpu") -> AttentionState:
@@ -212,12 +233,17 @@ class AttentionState:
                 header = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except SafetensorError as error:
-            raise ValueError(f"{path}: no complete safetensors file ({error}); states are written by AttentionState.save") from None
+            raise ValueError(
+                f"{path}: no complete safetensors file ({error}); states are written by AttentionState.save"
+            ) from None
         if header.get("format") != "termwise.state" or header.get("schema") != "1":
-            raise ValueError(f"{path}: not a termwise state of schema 1 (format {header.get('format')!r}, schema {header.get('schema')!r})")
+            raise ValueError(
+                f"{path}: not a termwise state of schema 1 (format {header.get('format')!r}, schema {header.get('schema')!r})"
+            )
         spec = AttentionSpec.from_dict(json.loads(header["spec"]))
         names = [f.name for f in dataclasses.fields(cls) if f.name not in ("spec", "scale", "slot_scale")]
-        return cls(spec, float(header["scale"]), float(header["slot_scale"]), **{name: tensors.get(name) for name in names})  # type: ignore[arg-type]
+        values: dict[str, Any] = {name: tensors.get(name) for name in names}
+        return cls(spec, float(header["scale"]), float(header["slot_scale"]), **values)
 
 
 def stored_orders(spec: AttentionSpec) -> tuple[int, ...]:
@@ -231,18 +257,24 @@ def stored_orders(spec: AttentionSpec) -> tuple[int, ...]:
 
 
 def empty_state(
-    spec: AttentionSpec, batch: int, kv_heads: int, key_width: int, value_width: int, scale: float, slot_scale: float, like: Tensor,
+    spec: AttentionSpec,
+    batch: int,
+    kv_heads: int,
+    key_width: int,
+    value_width: int,
+    scale: float,
+    slot_scale: float,
+    like: Tensor,
     with_moments: bool = True,
 ) -> AttentionState:
     """The state before any key; `like` gives device and accumulation type."""
     orders = stored_orders(spec) if with_moments else ()
     num_features = total_width(key_width, orders)
-    whole = {"dtype": torch.int64, "device": like.device}
     return AttentionState(
         spec=spec, scale=scale, slot_scale=slot_scale,
-        count=torch.zeros(1, **whole), boundary=torch.zeros(1, **whole),  # type: ignore[arg-type]
+        count=_whole(like, 1), boundary=_whole(like, 1),
         key=like.new_zeros(batch, kv_heads, 0, key_width), value=like.new_zeros(batch, kv_heads, 0, value_width),
-        rank=torch.zeros(1, 0, **whole),  # type: ignore[arg-type]
+        rank=_whole(like, 1, 0),
         moments=like.new_zeros(batch, kv_heads, num_features, value_width) if orders else None,
         mass=like.new_zeros(batch, kv_heads, num_features) if orders else None,
         decayed_count=like.new_zeros(batch, kv_heads),
@@ -251,6 +283,10 @@ def empty_state(
         running_gate=like.new_zeros(batch, kv_heads, 0) if spec.needs_running_gate else None,
         running_total=like.new_full((batch, kv_heads), -torch.inf) if spec.needs_running_gate else None,
     )  # fmt: skip
+
+
+def _whole(like: Tensor, *shape: int) -> Tensor:
+    return torch.zeros(shape, dtype=torch.int64, device=like.device)
 
 
 def compress(state: AttentionState, keep: Tensor) -> AttentionState:
@@ -264,12 +300,12 @@ def compress(state: AttentionState, keep: Tensor) -> AttentionState:
         slots = keep.to(torch.int8).argsort(dim=1, stable=True)[:, -length:]
     kept = keep.gather(1, slots)
     rank = torch.where(kept, state.rank.expand_as(keep).gather(1, slots), -1)
-    changed: dict[str, Tensor] = {"rank": rank}
+    changed: dict[str, Any] = {"rank": rank}
     for name in ("key", "value", "age", "running_gate"):
         tensor = getattr(state, name)
         if tensor is not None:
             changed[name] = _take(tensor, slots)
-    return dataclasses.replace(state, **changed)  # type: ignore[arg-type]
+    return dataclasses.replace(state, **changed)
 
 
 def _take(tensor: Tensor, slots: Tensor) -> Tensor:
@@ -292,11 +328,11 @@ def _padded(state: AttentionState, length: int) -> AttentionState:
     if missing == 0:
         return state
 
-    def fill(t: Tensor | None, width: tuple[int, ...], value: float = 0) -> Tensor | None:
-        return None if t is None else torch.nn.functional.pad(t, width, value=value)
-
-    front, front4 = (missing, 0), (0, 0, missing, 0)
-    return dataclasses.replace(
-        state, key=fill(state.key, front4), value=fill(state.value, front4), rank=fill(state.rank, front, -1),
-        age=fill(state.age, front), running_gate=fill(state.running_gate, front),
-    )  # fmt: skip
+    fills = {"key": 0.0, "value": 0.0, "age": 0.0, "running_gate": 0.0, "rank": -1}
+    changed: dict[str, Any] = {}
+    for name, fill in fills.items():
+        tensor = getattr(state, name)
+        if tensor is not None:
+            front = (0, 0, missing, 0) if tensor.dim() == 4 else (missing, 0)
+            changed[name] = torch.nn.functional.pad(tensor, front, value=fill)
+    return dataclasses.replace(state, **changed)
