@@ -32,7 +32,7 @@ def make_batch(step: int, seed: int = 0) -> SimpleNamespace:
     return SimpleNamespace(input_ids=ids, labels=labels, cu_seqlens=np.array([*sorted(starts), TOKENS], dtype=np.int32))
 
 
-def make_model(dropout: float = 0.1, poison: str | None = None) -> Any:
+def make_model(dropout: float = 0.1) -> Any:
     import torch
     from safetensors.torch import save_file
     from torch import nn
@@ -88,18 +88,7 @@ def make_model(dropout: float = 0.1, poison: str | None = None) -> Any:
             save_file(tensors, Path(path) / "model.safetensors")
 
     torch.manual_seed(5)
-    model = Toy()
-    if poison:
-        model.get_submodule(poison).register_forward_hook(_poisoned)
-    return model
-
-
-def _poisoned(module: Any, arguments: Any, output: Any) -> Any:
-    """NaN in the last channel of position 30 when the batch is the one of step 4."""
-    if getattr(module, "is_armed", False):
-        output = output.clone()
-        output[:, 30, -1] = float("nan")
-    return output
+    return Toy()
 
 
 def make_config(**changes: Any) -> Any:

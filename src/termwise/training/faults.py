@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from termwise.training.batches import Part
 from termwise.training.placement import Placement
 
-_LAYER = re.compile(r"(?:^|\.)(?:layers?|blocks?|h)\.(\d+)(?:\.|$)")
+_LAYER = re.compile(r"(?:^|[. ])(?:layers?|blocks?|h)\.(\d+)(?:\.|$)")
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,10 @@ class TrainingDiverged(ValueError):  # noqa: N818
         self.step, self.batch, self.last_good = step, batch, last_good
         self.tensor, self.layer, self.head = fault.tensor, fault.layer, fault.head
         self.micro_batch, self.document = fault.micro_batch, fault.document
+        self.what = f"{what}; first not finite: {fault}, in batches({batch})"
         kept = f"the last good checkpoint is {last_good}" if last_good else "there is no checkpoint yet"
         super().__init__(
-            f"step {step}: {what}; first not finite: {fault}, in batches({batch}); {kept}; "
-            f"lower lr or clip, or set on_nan='skip' to leave such steps out"
+            f"step {step}: {self.what}; {kept}; lower lr or clip, or set on_nan='skip' to leave such steps out"
         )
 
 

@@ -15,7 +15,9 @@ class TrainingLog:
     def __init__(self, path: Path, *, last_step: int) -> None:
         """Open for appending after removing every line past `last_step` and whatever a crash left half written."""
         self._file = open(path, "ab")  # noqa: SIM115
-        os.truncate(path, _bytes_up_to(path, last_step))
+        kept = _bytes_up_to(path, last_step)
+        if kept < path.stat().st_size:
+            os.truncate(path, kept)
 
     def write(self, line: dict[str, Any]) -> None:
         self._file.write(json.dumps(line, allow_nan=False).encode() + b"\n")

@@ -177,7 +177,7 @@ class _Run:
             if self.on_step is not None:
                 self.on_step(line)
             if diverged is not None and not is_stopping:
-                _log.warning("left out: %s", diverged)
+                _log.warning("step %d is left out: %s", self.step, diverged.what)
         if diverged is not None and is_stopping:
             raise diverged
 
