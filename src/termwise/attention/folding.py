@@ -71,10 +71,15 @@ def extend(state: AttentionState, keys: Keys, reference: Tensor | None) -> Atten
         new["running_total"] = running[..., -1]
     rows = max(state.rank.shape[0], keys.rank.shape[0])
     new["rank"] = torch.cat([state.rank.expand(rows, -1), keys.rank.expand(rows, -1)], dim=1)
-    new["key"] = torch.cat([state.key, keys.key], dim=2)
-    new["value"] = torch.cat([state.value, keys.value], dim=2)
+    new["key"] = _joined(state.key, keys.key)
+    new["value"] = _joined(state.value, keys.value)
     new["boundary"] = state.boundary.expand(rows)
     return dataclasses.replace(state, **new)  # type: ignore[arg-type]
+
+
+def _joined(old: Tensor, new: Tensor) -> Tensor:
+    """Old and new buffer slots; without old ones nothing is copied."""
+    return new if old.shape[2] == 0 else torch.cat([old, new], dim=2)
 
 
 def _reference(state: AttentionState, keys: Keys, given: Tensor | None) -> Tensor:
