@@ -80,7 +80,18 @@ def attend(
 
         return attend_reference(call)
     out, state = _run(call)
-    return call.restore(out), state
+    return call.restore(out), None if state is None else _owned(state, key, value)
+
+
+def _owned(state: AttentionState, key: Tensor, value: Tensor) -> AttentionState:
+    """The state with buffers of its own: the caller may write into the tensors it gave."""
+    given = {t.untyped_storage().data_ptr() for t in (key, value)}
+    shared = {
+        name: t for name, t in (("key", state.key), ("value", state.value)) if t.untyped_storage().data_ptr() in given
+    }
+    return dataclasses.replace(
+        state, **{name: t.clone(memory_format=torch.contiguous_format) for name, t in shared.items()}
+    )
 
 
 def _run(call: Call) -> tuple[Tensor, AttentionState | None]:
