@@ -86,12 +86,12 @@ def attend(
 def _owned(state: AttentionState, key: Tensor, value: Tensor) -> AttentionState:
     """The state with buffers of its own: the caller may write into the tensors it gave."""
     given = {t.untyped_storage().data_ptr() for t in (key, value)}
-    shared = {
-        name: t for name, t in (("key", state.key), ("value", state.value)) if t.untyped_storage().data_ptr() in given
-    }
-    return dataclasses.replace(
-        state, **{name: t.clone(memory_format=torch.contiguous_format) for name, t in shared.items()}
-    )
+
+    def own(tensor: Tensor) -> Tensor:
+        is_shared = tensor.untyped_storage().data_ptr() in given
+        return tensor.clone(memory_format=torch.contiguous_format) if is_shared else tensor
+
+    return dataclasses.replace(state, key=own(state.key), value=own(state.value))
 
 
 def _run(call: Call) -> tuple[Tensor, AttentionState | None]:
