@@ -1,0 +1,75 @@
+"""OUT/index.html: one file that shows a run without network, without scripts, on a screen and on paper."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from termwise.report.read import read
+from termwise.report.sections import sections, text_name
+from termwise.report.verdict import summary
+from termwise.report.view import View, view
+from termwise.report.words import Words, words
+from termwise.results import atomic_write_text
+
+HERE = Path(__file__).parent
+
+
+def write(folder: str | Path, *, lang: str = "en") -> Path:
+    """Write the page of a run folder from its records, and say where it is.
+
+    Half-finished, failed and foreign records are named on the page; a figure that is missing is printed as "not
+    measured". Needs no model and no network. ValueError for a folder without run.json, for a language that is not
+    there, and where the extra packages are not installed. The page is replaced whole or not at all.
+    """
+    say = words(lang)
+    shown = view(read(folder))
+    path = Path(folder) / "index.html"
+    atomic_write_text(path, render(shown, say))
+    return path
+
+
+def render(shown: View, say: Words) -> str:
+    """The page as text."""
+    figures, jinja2 = _tools()
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    template = environment.get_template("page.html.j2")
+    return template.render(
+        say=say,
+        view=shown,
+        title=title(shown, say),
+        progress=progress(shown, say),
+        summary=summary(shown, say),
+        sections=sections(shown, say),
+        svg=lambda figure: jinja2.utils.markupsafe.Markup(figures.svg(figure.specification, figure.key)),
+        css=jinja2.utils.markupsafe.Markup((HERE / "page.css").read_text(encoding="utf-8")),
+    )
+
+
+def title(shown: View, say: Words) -> str:
+    """What the page is about: how many variants, on which text."""
+    if not shown.variants:
+        return say("title.none")
+    return say.plural("title", len(shown.variants), variant=shown.variants[0].name, text=text_name(shown, say))
+
+
+def progress(shown: View, say: Words) -> str:
+    """How far a study is; empty once every planned run has its held-out loss."""
+    done, planned = sum(len(v.finished) for v in shown.variants), len(shown.variants) * len(shown.seeds)
+    return say("unfinished", done=done, planned=planned) if done < planned else ""
+
+
+def _tools() -> tuple[Any, Any]:
+    try:
+        import altair  # noqa: F401
+        import jinja2
+        import vl_convert  # noqa: F401
+    except ImportError as error:
+        raise ValueError(
+            f"the page needs {error.name}, which is not installed; install it with: pip install 'termwise[study]'"
+        ) from error
+    from termwise.report import figures
+
+    return figures, jinja2

@@ -1,0 +1,110 @@
+"""What a run folder holds, read for people: anything that cannot be used is left out and counted, never a traceback."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from termwise.results import SCHEMA, Record, RunFolder
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Lines of records.jsonl that were not used. `why` is a key of the words: torn, damaged, schema or foreign."""
+
+    why: str
+    lines: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """run.json, every usable record in order, and the lines left out."""
+
+    folder: RunFolder
+    records: tuple[Record, ...]
+    left_out: tuple[LeftOut, ...]
+
+    @property
+    def run(self) -> dict[str, Any]:
+        """run.json."""
+        return self.folder.run
+
+    def setting(self, name: str, default: Any = None) -> Any:
+        """A setting as it was resolved; what a command only learned later stands at the top of run.json."""
+        resolved = self.run.get("resolved")
+        if isinstance(resolved, dict) and resolved.get(name) is not None:
+            return resolved[name]
+        return default if self.run.get(name) is None else self.run[name]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Training loss of one run, step by step; None where the step had no finite loss."""
+
+    variant: str
+    seed: int
+    steps: tuple[int, ...]
+    losses: tuple[float | None, ...]
+
+
+def read(folder: str | Path) -> Reading:
+    """Read run.json and records.jsonl. ValueError without a run.json that this version reads.
+
+    Unlike `RunFolder.records`, which protects a writer, it goes on after damaged and foreign lines: see `left_out`.
+    """
+    opened = RunFolder.open(folder)
+    path = opened.path / "records.jsonl"
+    *lines, torn = (path.read_bytes() if path.exists() else b"").split(b"\n")
+    records, left_out = [], defaultdict(list)
+    for number, line in enumerate(lines, start=1):
+        found = _record(line)
+        if isinstance(found, Record):
+            records.append(found)
+        else:
+            left_out[found].append(number)
+    if torn:
+        left_out["torn"].append(len(lines) + 1)
+    return Reading(opened, tuple(records), tuple(LeftOut(why, tuple(numbers)) for why, numbers in left_out.items()))
+
+
+def _record(line: bytes) -> Record | str:
+    """The record of a line, or why it is none."""
+    try:
+        fields = json.loads(line)
+    except ValueError:
+        return "damaged"
+    if not isinstance(fields, dict) or "schema" not in fields:
+        return "foreign"
+    if fields["schema"] != SCHEMA:
+        return "schema"
+    try:
+        record = Record.from_json(line.decode())
+    except ValueError:
+        return "foreign"
+    return record if isinstance(record.subject, dict) and isinstance(record.metric, str) else "foreign"
+
+
+def read_curve(folder: RunFolder, variant: str, seed: int) -> Curve | None:
+    """The training curve in log.jsonl of one run; None where it has not logged a step. Unreadable lines are skipped.
+
+    A step logged twice (a run taken up again) keeps the later line.
+    """
+    path = folder.run_path(variant, seed) / "log.jsonl"
+    losses: dict[int, float | None] = {}
+    for line in path.read_bytes().split(b"\n") if path.exists() else ():
+        try:
+            fields = json.loads(line)
+            losses[int(fields["step"])] = _finite(fields["loss"])
+        except (ValueError, TypeError, KeyError):
+            continue
+    steps = tuple(sorted(losses))
+    return Curve(variant, seed, steps, tuple(losses[step] for step in steps)) if steps else None
+
+
+def _finite(loss: Any) -> float | None:
+    is_number = isinstance(loss, (int, float)) and not isinstance(loss, bool)
+    return float(loss) if is_number and math.isfinite(loss) else None

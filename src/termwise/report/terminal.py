@@ -1,0 +1,82 @@
+"""What a command prints when it ends: the verdict, a small table, what went wrong, and the page to open."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from termwise.report import tables, verdict
+from termwise.report.blocks import Cell
+from termwise.report.page import progress, title
+from termwise.report.read import read
+from termwise.report.view import View, view
+from termwise.report.words import Words, words
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+_TONES = {"missing": "dim italic", "lower": "bold blue", "higher": "bold dark_orange", "flag": "bold yellow"}
+MOST_PROBLEMS = 8
+
+
+def summary(folder: str | Path, *, lang: str = "en") -> Group:
+    """The end of a command as a rich renderable, from the same records and words as the page.
+
+    ValueError for a folder without run.json or a language that is not there. Needs neither altair nor jinja2.
+    """
+    from rich.console import Group
+    from rich.text import Text
+
+    say = words(lang)
+    shown = view(read(folder))
+    told = verdict.summary(shown, say)
+    head = Text(title(shown, say), style="bold")
+    if shown.is_demonstration:
+        head.append(f"  {say('demonstration')}", style="yellow")
+    parts = [head, Text(told.headline), *(Text(line) for line in told.lines)]
+    if progress(shown, say):
+        parts.append(Text(progress(shown, say), style="yellow"))
+    body = [_table(tables.brief(shown, say))] if shown.variants else []
+    page = Path(folder) / "index.html"
+    opened = [Text(say("terminal.open", path=page), style="bold")] if page.exists() else []
+    return Group(*parts, *body, *_problems(shown, say), *opened)
+
+
+def _table(brief: tables.Table) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=brief.caption, caption_justify="left")
+    for column in brief.columns:
+        table.add_column(column.label, justify="right" if column.is_number else "left", overflow="fold")
+    for place, row in enumerate(brief.rows):
+        table.add_row(*map(_text, row), style="bold" if place in brief.strong else None)
+    return table
+
+
+def _text(cell: Cell) -> Text:
+    from rich.text import Text
+
+    return Text(cell.text, style=_TONES.get(cell.tone, ""))
+
+
+def _problems(shown: View, say: Words) -> list[Text]:
+    """The first lines of what failed or was not measured."""
+    from rich.text import Text
+
+    lines = []
+    for problem in shown.problems[:MOST_PROBLEMS]:
+        fields = {
+            "names": say.listing(problem.variants),
+            "seeds": ", ".join(map(str, problem.seeds)) or say("all_seeds"),
+            "what": say.known(f"metric.{problem.metric}", problem.metric),
+            "state": tables.problem_state(problem, say),
+            "reason": problem.reason or say("problems.no_record"),
+        }
+        style = _TONES["flag"] if problem.status == "failed" else "dim"
+        lines.append(Text(say("terminal.problem", **fields), style=style))
+    if len(shown.problems) > MOST_PROBLEMS:
+        lines.append(Text(say("terminal.more", n=len(shown.problems) - MOST_PROBLEMS), style="dim"))
+    return lines
