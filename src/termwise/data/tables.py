@@ -75,7 +75,7 @@ def _jsonl_rows(path: str, reading: Reading, counts: Counts) -> Iterator[str]:
 
 def _json_object(text: str, where: str) -> dict[str, Any]:
     try:
-        row = json.loads(text)
+        row = json.loads(text.rstrip("\r\n"))
     except json.JSONDecodeError as error:
         raise ValueError(
             f"bad JSON in {where}, column {error.colno}: {error.msg}; every line must be one JSON object"
