@@ -131,8 +131,8 @@ class Planted:
                 self.record(
                     "score", "paired_difference", "nats/token", value, subject, n=n, method=method, **ends, **more
                 )
-        wider = max(half for half, _ in halves.values() if half is not None)
-        ends = {"low": value - wider, "high": value + wider}
+        wider = None if half_seeds is None else max(half_seeds, half_documents)
+        ends = {} if wider is None else {"low": value - wider, "high": value + wider}
         self.record("score", "verdict", "nats/token", value, subject, n=len(self.seeds), reason=answer, **ends, **more)
 
     def write(self) -> Path:

@@ -114,7 +114,7 @@ def test_the_price_of_a_smaller_state_is_said(tmp_path):
     assert bigger.lines == ("No variant was measured with a smaller state than softmax at 256 tokens (1,000 B).",)
 
 
-def shown(folder, width: int = 100) -> str:
+def shown(folder, width: int = 200) -> str:
     stream = io.StringIO()
     Console(file=stream, width=width).print(terminal.summary(folder))
     return stream.getvalue()
@@ -135,7 +135,7 @@ def test_the_terminal_shows_verdict_table_and_problems(tmp_path):
     assert "steps to recall, not reached: not reached within 1200 steps" in text
     assert "Open" not in text
     (tmp_path / "run" / "index.html").write_text("")
-    assert f"Open {tmp_path / 'run' / 'index.html'}" in shown(tmp_path / "run", width=300)
+    assert f"Open {tmp_path / 'run' / 'index.html'}" in shown(tmp_path / "run", width=400)
 
 
 def test_the_terminal_shows_an_empty_folder(tmp_path):
