@@ -32,6 +32,8 @@ class Planted:
         self.random = random.Random(7)
         settings = {
             "preset": "tiny",
+            "tokenizer": "bytes",
+            "lr": 0.001,
             "variants": [self.describe(name) for name in self.names],
             "seeds": list(seeds),
             "steps": 300,
@@ -39,10 +41,7 @@ class Planted:
             "context": CONTEXT,
             "data": {
                 "name": "King James Bible and Shakespeare",
-                "tokenizer": "bytes",
-                "vocab_size": 257,
-                "train_tokens": 9_003_112,
-                "held_out_tokens": 473_848,
+                "sizes": {"train_tokens": 9_003_112, "held_out_tokens": 473_848},
                 "notes": ["2 files, fewer than 20 documents: contiguous blocks, the last 5 % held out"],
                 "fingerprint": "0f3a9c4e77d1",
             },
@@ -63,6 +62,7 @@ class Planted:
             "name": name,
             "formula": NAMES.get(name, f"w({name}) / sum"),
             "short_name": "exp" if name == "softmax" else name,
+            "note": f"a note on {name}",
             "parts_that_cancel": cancels,
             "equal_names": ["elu1"] if name == "linear_elu" else [],
         }

@@ -156,10 +156,21 @@ def test_the_page_can_be_read_without_seeing(text):
 def test_the_page_says_how_it_was_measured(finished, text):
     run = json.loads((finished / "run.json").read_text())
     wanted = ["termwise study kjv.txt shakespeare.txt --seeds 3 --steps 300", "a1b2c3d4e5f6", "0f3a9c4e77d1"]
-    wanted += [run["versions"]["python"], run["machine"]["cpu"], run["created"], "contiguous blocks", "614,400 tokens"]
+    wanted += [
+        run["versions"]["python"],
+        run["machine"]["cpu"],
+        run["created"],
+        "contiguous blocks",
+        "614,400 tokens",
+        "9,003,112",
+        "0.001",
+    ]
     assert [word for word in wanted if word not in text] == []
     assert "3 seeds: an interval over so few is wide" in text
     assert "Demonstration" not in text
+    assert ["linear_elu", f"{NAMES['linear_elu']}|a note on linear_elu", "linear_elu", "elu1", "none"] in Tables(
+        text
+    ).tables[2]
 
 
 def test_writing_again_gives_the_same_page(finished, text):
@@ -235,11 +246,11 @@ def test_a_folder_without_records_has_a_page(tmp_path, names):
 
 def test_torn_damaged_and_foreign_lines_are_counted_and_left_out(tmp_path):
     planted = complete(tmp_path / "torn", ["softmax", "linear_elu"], (0, 1))
-    planted.record("loss", "held_out_nats", "nats/token", 0.001, {"variant": "someone else", "seed": 0})
+    planted.record("loss", "held_out_nats", "nats/token", 0.777, {"variant": "someone else", "seed": 0})
     whole = len(planted.lines)
     folder = planted.write()
     odd = [
-        '{"loss": 0.001}',
+        '{"loss": 0.777}',
         "[1, 2]",
         "not json",
         '{"schema": 99, "kind": "loss"}',
@@ -261,7 +272,7 @@ def test_torn_damaged_and_foreign_lines_are_counted_and_left_out(tmp_path):
     )
     assert "One record is about a variant that run.json does not name" in html
     assert "someone else" not in html
-    assert "0.001" not in html
+    assert "0.777" not in html
 
 
 def test_a_record_written_twice_counts_once(tmp_path):
@@ -270,6 +281,15 @@ def test_a_record_written_twice_counts_once(tmp_path):
     planted.record("loss", "held_out_nats", "nats/token", 1.7, {"variant": "softmax", "seed": 1}, n=65_536)
     row = by_name(Tables(written(planted)).tables[0])["softmax"]
     assert row["Held-out loss|nats/token"] == f"1.600|{t_interval([1.5, 1.7])}"
+
+
+def test_what_was_measured_since_is_no_longer_missing(tmp_path):
+    planted = Planted(tmp_path / "since", ["softmax", "linear_elu"], (0,))
+    for name in planted.names:
+        planted.record("recall", "accuracy", "share", None, {"variant": name}, reason="recall was left out")
+    planted.recall("softmax", 0)
+    problems = Tables(written(planted)).tables[-1]
+    assert [row[0] for row in problems if row[4] == "recall was left out"] == ["linear_elu"]
 
 
 def test_a_step_without_a_loss_is_a_gap_in_the_curve(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import Any
 
 from termwise.report import figures, tables
@@ -31,40 +32,56 @@ def sections(view: View, say: Words) -> list[Section]:
 
 
 def text_name(view: View, say: Words) -> str:
-    """What the data is called in a title: its name or paths, else a general word."""
-    data = view.reading.setting("data", {})
-    for key in ("name", "paths", "sources"):
-        found = data.get(key) if isinstance(data, dict) else None
-        if found:
-            return say.listing([str(item) for item in found], 3) if isinstance(found, list) else str(found)
-    return say("title.text")
+    """What the data is called in a title: its name, or the last part of its paths."""
+    data = _data(view)
+    found = next((data[key] for key in ("name", "paths", "sources") if key in data), say("title.text"))
+    return say.listing([Path(str(path)).name for path in found], 3) if isinstance(found, list) else str(found)
 
 
 def _question(view: View, say: Words) -> Section:
     key = "question" if view.baseline else "question.no_baseline"
     blocks: list[Block] = [Lines((say(key, baseline=view.baseline),))]
+    pairs = [*_about_data(view, say), *_about_training(view, say)]
+    return Section("question", say("question.title"), (*blocks, Facts(tuple(pairs))) if pairs else tuple(blocks))
+
+
+def _data(view: View) -> dict[str, Any]:
+    """What run.json says of the data, nested parts (sizes) laid flat."""
+    data = view.reading.setting("data", {})
+    data = data if isinstance(data, dict) else {"name": data}
+    nested = [value for value in data.values() if isinstance(value, dict)]
+    flat = {key: value for part in (data, *nested) for key, value in part.items()}
+    return {key: value for key, value in flat.items() if value not in (None, [], "") and not isinstance(value, dict)}
+
+
+def _about_data(view: View, say: Words) -> list[Pair]:
+    data = _data(view)
+    notes = data.pop("notes", [])
+    first = [key for key in _DATA if key in data]
+    pairs: list[Pair] = []
+    for key in [*first, *(key for key in data if key not in _DATA)]:
+        pairs.append((say.known(f"data.{key}", key), (_shown(data[key], say),), key == "fingerprint"))
+    if view.num_documents:
+        pairs.append((say("fact.documents"), (say.integer(view.num_documents),), False))
+    if notes:
+        lines = tuple(str(note) for note in (notes if isinstance(notes, list) else [notes]))
+        pairs.append((say("fact.notes"), lines, False))
+    return pairs
+
+
+def _about_training(view: View, say: Words) -> list[Pair]:
     setting = view.reading.setting
     pairs: list[Pair] = []
-    data = setting("data", {})
-    data = data if isinstance(data, dict) else {"name": data}
-    for name, value in sorted(data.items(), key=lambda item: _DATA.index(item[0]) if item[0] in _DATA else len(_DATA)):
-        if name != "notes" and value not in (None, [], ""):
-            pairs.append((say.known(f"data.{name}", name), (_shown(value, say),), name == "fingerprint"))
-    if setting("preset"):
-        pairs.append((say("fact.preset"), (str(setting("preset")),), False))
+    for key in ("preset", "tokenizer", "lr", "evaluation_tokens", "device", "dtype"):
+        if setting(key) is not None:
+            pairs.append((say(f"fact.{key}"), (_shown(setting(key), say),), False))
     if view.context:
         pairs.append((say("fact.context"), (say("value.context", n=say.integer(view.context)),), False))
     if view.seeds:
         pairs.append((say("fact.seeds"), (", ".join(map(str, view.seeds)),), False))
-    if view.num_documents:
-        pairs.append((say("fact.documents"), (say.integer(view.num_documents),), False))
     if setting("steps"):
         pairs.append((say("fact.training"), (_training(setting("steps"), setting("tokens_per_step"), say),), False))
-    notes = data.get("notes")
-    if notes:
-        lines = tuple(str(note) for note in (notes if isinstance(notes, list) else [notes]))
-        pairs.append((say("fact.notes"), lines, False))
-    return Section("question", say("question.title"), (*blocks, Facts(tuple(pairs))) if pairs else tuple(blocks))
+    return pairs
 
 
 def _shown(value: Any, say: Words) -> str:

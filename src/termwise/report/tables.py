@@ -203,7 +203,7 @@ def variants(view: View, say: Words) -> Table:
     rows = tuple(
         (
             Cell(v.name),
-            Cell(v.formula or say("none_given")),
+            Cell(v.formula or say("none_given"), v.note),
             Cell(v.short_name or say("none_given")),
             Cell(", ".join(v.equal_names) or say("none")),
             Cell("; ".join(v.parts_that_cancel) or say("none")),

@@ -38,6 +38,7 @@ class Variant:
     order: int
     formula: str
     short_name: str
+    note: str
     equal_names: tuple[str, ...]
     parts_that_cancel: tuple[str, ...]
     is_baseline: bool
@@ -103,7 +104,8 @@ class Index:
         for record in records:
             subject = json.dumps(record.subject, sort_keys=True)
             latest[record.kind, record.metric, subject, record.method, record.baseline] = record
-        self.records = tuple(latest.values())
+        measured = {(r.kind, r.metric, str(r.subject.get("variant"))) for r in latest.values() if r.value is not None}
+        self.records = tuple(r for r in latest.values() if not _is_outdated(r, measured))
         self._groups: dict[tuple, list[Record]] = defaultdict(list)
         self._variants: dict[str, list[Record]] = defaultdict(list)
         for record in self.records:
@@ -128,6 +130,12 @@ def largest(records: list[Record]) -> Measured:
     worst = max(good, key=lambda record: record.value or 0.0)
     where = tuple((key, worst.subject[key]) for key in ("seed", "layer", "head") if key in worst.subject)
     return Measured(worst.value, n=len(good), where=where)
+
+
+def _is_outdated(record: Record, measured: set[tuple]) -> bool:
+    """Whether it says of a whole variant that nothing was measured, and a seed was measured since."""
+    is_of_variant = record.value is None and record.subject.keys() == {"variant"}
+    return is_of_variant and (record.kind, record.metric, str(record.subject["variant"])) in measured
 
 
 def mean(records: list[Record]) -> Measured:
@@ -223,6 +231,7 @@ def _variant(order: int, entry: dict[str, Any], index: Index, baseline: str, con
         order=order,
         formula=str(entry.get("formula") or ""),
         short_name=str(entry.get("short_name") or ""),
+        note=str(entry.get("note") or ""),
         equal_names=tuple(map(str, entry.get("equal_names") or ())),
         parts_that_cancel=tuple(map(str, entry.get("parts_that_cancel") or ())),
         is_baseline=name == baseline,
