@@ -22,7 +22,9 @@ def documents(path, data, document, block_size=5):
     path.write_bytes(data)
     counts = Counts()
     found, current = [], ""
-    for text, is_end in read_pieces([Source(str(path), "text")], Reading(document=document, block_size=block_size), counts):
+    for text, is_end in read_pieces(
+        [Source(str(path), "text")], Reading(document=document, block_size=block_size), counts
+    ):
         current += text
         if is_end:
             found.append(current)
@@ -49,16 +51,29 @@ def test_odd_characters_survive(path, block_size):
     assert read(path, b"\xef\xbb\xbf" * 2, block_size)[0] == "\ufeff"
 
 
-@given(before=st.text(), after=st.text(), bad=st.sampled_from([b"\xff", b"\x80", b"\xc3(", b"\xe3\x81", b"\xed\xa0\x80", b"\xf5"]), block_size=st.integers(1, 9))
+@given(
+    before=st.text(),
+    after=st.text(),
+    bad=st.sampled_from([b"\xff", b"\x80", b"\xc3(", b"\xe3\x81", b"\xed\xa0\x80", b"\xf5"]),
+    block_size=st.integers(1, 9),
+)
 def test_a_bad_byte_is_named_by_its_offset(path, before, after, bad, block_size):
     data = before.encode() + bad + after.encode()
     with pytest.raises(UnicodeDecodeError) as expected:
         data.decode()
-    with pytest.raises(ValueError, match=rf"bad UTF-8 in '.*some.txt' at byte offset {expected.value.start} \(0x{data[expected.value.start]:02X}\)"):
+    with pytest.raises(
+        ValueError,
+        match=rf"bad UTF-8 in '.*some.txt' at byte offset {expected.value.start} \(0x{data[expected.value.start]:02X}\)",
+    ):
         read(path, data, block_size)
 
 
-@given(data=st.lists(st.one_of(st.binary(max_size=4), st.text(max_size=3).map(str.encode), st.just("\ufffd".encode()))).map(b"".join), block_size=st.integers(1, 9))
+@given(
+    data=st.lists(
+        st.one_of(st.binary(max_size=4), st.text(max_size=3).map(str.encode), st.just("\ufffd".encode()))
+    ).map(b"".join),
+    block_size=st.integers(1, 9),
+)
 def test_replacement_is_pythons_and_is_counted(path, data, block_size):
     text, counts = read(path, data, block_size, errors="replace")
     body = data.removeprefix(b"\xef\xbb\xbf")
@@ -68,7 +83,11 @@ def test_replacement_is_pythons_and_is_counted(path, data, block_size):
 
 
 def test_the_message_guesses_what_a_file_is(path):
-    for data, word in ((b"\x1f\x8b\x08\0", "gzip"), ("hello".encode("utf-16"), "UTF-16"), (b"%PDF-1.4\n\xe2\xe3", "PDF")):
+    for data, word in (
+        (b"\x1f\x8b\x08\0", "gzip"),
+        ("hello".encode("utf-16"), "UTF-16"),
+        (b"%PDF-1.4\n\xe2\xe3", "PDF"),
+    ):
         with pytest.raises(ValueError, match=f"looks like .*{word}"):
             read(path, data)
 

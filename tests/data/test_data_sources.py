@@ -17,7 +17,16 @@ def names(paths, base):
 
 @pytest.fixture
 def tree(tmp_path):
-    for name in ("b.txt", "a.md", "sub/c.py", "sub/deep/d.rst", ".git/config.txt", ".hidden.txt", "picture.png", "sub/.x/y.txt"):
+    for name in (
+        "b.txt",
+        "a.md",
+        "sub/c.py",
+        "sub/deep/d.rst",
+        ".git/config.txt",
+        ".hidden.txt",
+        "picture.png",
+        "sub/.x/y.txt",
+    ):
         path = tmp_path / "tree" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("text")
@@ -69,7 +78,11 @@ def test_files_named_twice_are_one(tree, monkeypatch):
     monkeypatch.chdir(tree)
     assert names(["b.txt", tree / "b.txt"], tree)[0] == ["b.txt"]
     # A file the walk would leave out is read when it is named.
-    assert names([tree, tree / ".hidden.txt", tree / "picture.png"], tree)[0] == [*everything, ".hidden.txt", "picture.png"]
+    assert names([tree, tree / ".hidden.txt", tree / "picture.png"], tree)[0] == [
+        *everything,
+        ".hidden.txt",
+        "picture.png",
+    ]
 
 
 def test_wrong_paths_name_the_nearest(tree):
@@ -115,3 +128,28 @@ def test_the_standard_library_is_the_default():
 def test_did_you_mean():
     assert did_you_mean("colum", ["column", "row"]) == "; did you mean 'column'?"
     assert did_you_mean("zzz", ["column"]) == ""
+
+
+def test_folders_of_earlier_runs_are_no_data(tree):
+    for name in (
+        "termwise-runs/study-1/index.html",
+        "mine/run.json",
+        "mine/records.jsonl",
+        "mine/runs/softmax/0/log.jsonl",
+    ):
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text("{}")
+    found, skipped = names([tree], tree)
+    assert found == ["a.md", "b.txt", "nul.txt", "sub/c.py", "sub/deep/d.rst"]
+    assert skipped.runs == 2
+    # One that is named itself is read.
+    assert names([tree / "mine"], tree)[0] == ["mine/records.jsonl", "mine/runs/softmax/0/log.jsonl"]
+
+
+def test_names_that_are_no_utf8(tmp_path):
+    name = os.fsdecode(b"caf\xe9.txt")
+    (tmp_path / name).write_text("text")
+    (tmp_path / (name + ".bin")).write_text("text")
+    found, skipped = names([tmp_path], tmp_path)
+    assert found == [name]
+    assert skipped.note().encode()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -26,7 +28,10 @@ def test_documents_are_held_out_whole(tmp_path):
 
 def test_the_seed_chooses_them(tmp_path):
     documents = documents_of(100)
-    held = [set(strings(open_documents(tmp_path / str(i), documents, seed=seed).held_out)) for i, seed in enumerate((0, 0, 1))]
+    held = [
+        set(strings(open_documents(tmp_path / str(i), documents, seed=seed).held_out))
+        for i, seed in enumerate((0, 0, 1))
+    ]
     assert held[0] == held[1]
     assert held[0] != held[2]
 
@@ -58,7 +63,9 @@ def test_few_documents_give_their_last_part_in_blocks(tmp_path, count):
     assert len(held) == round(0.05 * len(whole))
     lengths = text.held_out.document_lengths
     # Only a document that truly ends has the end-of-document token.
-    ends = sum(int(part.document(i)[-1] == END) for part in (text.train, text.held_out) for i in range(part.num_documents))
+    ends = sum(
+        int(part.document(i)[-1] == END) for part in (text.train, text.held_out) for i in range(part.num_documents)
+    )
     assert ends == count
     assert lengths.max() <= max(2 * 4096, 2 * lengths.sum() / 20)
     assert text.held_out.num_documents == {1: 3, 2: 6, 19: 20}[count]
@@ -82,7 +89,7 @@ def test_few_documents_lose_their_copies(tmp_path):
 
 
 def test_too_little_to_hold_out(tmp_path):
-    with pytest.raises(ValueError, match="3 bytes of text are too few to hold out 0.05"):
+    with pytest.raises(ValueError, match=r"3 bytes of text are too few to hold out 0\.05"):
         open_documents(tmp_path, ["abc"])
 
 
@@ -92,7 +99,9 @@ def read_again(texts, sizes, cuts):
 
 
 @given(
-    documents=st.lists(st.lists(st.text(alphabet="a語é\n", min_size=1, max_size=5), min_size=1, max_size=3), min_size=1, max_size=5),
+    documents=st.lists(
+        st.lists(st.text(alphabet="a語é\n", min_size=1, max_size=5), min_size=1, max_size=3), min_size=1, max_size=5
+    ),
     data=st.data(),
 )
 def test_blocks_cover_the_text_once(documents, data):
@@ -109,14 +118,17 @@ def test_blocks_cover_the_text_once(documents, data):
     trained = sum(len(one.text.encode()) for one in found if one.part == TRAIN)
     assert cuts[0] <= trained <= cuts[0] + 2
     # Whatever is open when the side changes was ended.
-    for before, after in zip(found, found[1:], strict=False):
+    for before, after in itertools.pairwise(found):
         assert before.part == after.part or before.ends
 
 
 def test_a_text_that_changes_between_the_readings_is_refused():
     sides = np.array([TRAIN, REMOVED, HELD_OUT], dtype=np.uint8)
     pieces = [("a", True), ("b", True), ("c", True)]
-    assert list(assign(pieces, Plan(sides, (), ()))) == [Assigned(TRAIN, "a", True, True), Assigned(HELD_OUT, "c", True, True)]
+    assert list(assign(pieces, Plan(sides, (), ()))) == [
+        Assigned(TRAIN, "a", True, True),
+        Assigned(HELD_OUT, "c", True, True),
+    ]
     for changed in (pieces[:2], [*pieces, ("d", True)]):
         with pytest.raises(ValueError, match="the data changed while it was read"):
             list(assign(changed, Plan(sides, (), ())))

@@ -70,13 +70,15 @@ def test_another_column(tmp_path, suffix):
     assert rows(path, column="body") == TEXTS
     with pytest.raises(ValueError, match=r"which column of .* string columns 'title', 'body'; name one"):
         rows(path)
-    with pytest.raises(ValueError, match=r"no column 'bodi' in .*; there are 'id', 'title', 'body'; did you mean 'body'\?"):
+    with pytest.raises(
+        ValueError, match=r"no column 'bodi' in .*; there are 'id', 'title', 'body'; did you mean 'body'\?"
+    ):
         rows(path, column="bodi")
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
 def test_a_column_of_numbers_is_no_text_and_a_null_is_empty(tmp_path, suffix):
-    with pytest.raises(ValueError, match="column 'id' of .* holds"):
+    with pytest.raises(ValueError, match=r"column 'id' of .* holds"):
         rows(write_table(tmp_path / f"a{suffix}", TEXTS), column="id")
     counts = Counts()
     assert rows(write_table(tmp_path / f"b{suffix}", ["a", None, "", "b"]), counts) == ["a", "b"]
@@ -186,8 +188,11 @@ def test_a_missing_hub_extra_names_its_install_command(monkeypatch):
 class PretendDataset:
     """What the hub reader uses of datasets.Dataset."""
 
-    features = {"id": types.SimpleNamespace(dtype="int64"), "content": types.SimpleNamespace(dtype="string")}
-    column_names = ["id", "content"]
+    column_names = ("id", "content")
+
+    @property
+    def features(self):
+        return {"id": types.SimpleNamespace(dtype="int64"), "content": types.SimpleNamespace(dtype="string")}
 
     def select_columns(self, columns):
         assert columns == ["content"]

@@ -146,7 +146,13 @@ def test_the_cache_is_reused_until_something_changes(tmp_path):
     again = open_text(sources, cache=cache)
     assert times(cache) == built
     assert (again.fingerprint, again.notes) == (first.fingerprint, first.notes)
-    for options in ({"seed": 1}, {"held_out": 0.2}, {"document": "line"}, {"errors": "replace"}, {"tokenizer": "bpe:300"}):
+    for options in (
+        {"seed": 1},
+        {"held_out": 0.2},
+        {"document": "line"},
+        {"errors": "replace"},
+        {"tokenizer": "bpe:300"},
+    ):
         other = open_text(sources, cache=cache, **options)
         assert times(cache) != built, options
         assert other.fingerprint != first.fingerprint
@@ -199,7 +205,7 @@ def test_what_a_killed_build_left_is_cleared(tmp_path):
 
 def test_a_full_disk_is_refused_before_writing(tmp_path, monkeypatch):
     monkeypatch.setattr("termwise.data.writer.shutil.disk_usage", lambda path: type("Usage", (), {"free": 10}))
-    with pytest.raises(OSError, match="the tokens need .* GB are free"):
+    with pytest.raises(OSError, match=r"the tokens need .* GB are free"):
         open_documents(tmp_path, prose())
     assert not (tmp_path / "cache").exists()
 

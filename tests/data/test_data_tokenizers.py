@@ -144,7 +144,9 @@ def test_token_bytes_are_unknown_where_text_is_changed(tmp_path, bpe):
     other.tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     other.save(tmp_path / "prefix")
     assert load_encoder(str(tmp_path / "prefix")).token_bytes is None
-    text = open_documents(tmp_path, [f"{number} some words" for number in range(30)], tokenizer=str(tmp_path / "prefix"))
+    text = open_documents(
+        tmp_path, [f"{number} some words" for number in range(30)], tokenizer=str(tmp_path / "prefix")
+    )
     assert text.train.token_bytes() is None
     assert text.train.num_bytes + text.held_out.num_bytes == sum(len(f"{number} some words") for number in range(30))
 
@@ -160,7 +162,7 @@ def test_end_tokens_are_found_or_asked_for(tmp_path, bpe):
     found.save(tmp_path / "saved")
     assert load_encoder(str(tmp_path / "saved")).vocab_size == bpe.vocab_size
     Tokenizer(models.WordLevel({"a": 0})).save(str(tmp_path / "words.json"))
-    with pytest.raises(ValueError, match="names no end-of-text token; write \"eos_token\""):
+    with pytest.raises(ValueError, match='names no end-of-text token; write "eos_token"'):
         load_encoder(str(tmp_path / "words.json"))
     (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
     with pytest.raises(ValueError, match="the tokenizer has no token '</s>'"):

@@ -10,7 +10,10 @@ from termwise.data import Text, Tokens, open_text
 
 END = 256
 JAPANESE = "吾輩は猫である。名前はまだ無い。どこで生れたかとんと見当がつかぬ。"
-ODD = "\ttabs  two spaces\r\nCRLF\r\nNUL \0 here, line separator \u2028 and \u0085, \ufeff inside, emoji 👩‍👩‍👧, " + JAPANESE
+ODD = (
+    "\ttabs  two spaces\r\nCRLF\r\nNUL \0 here, line separator \u2028 and \u0085, \ufeff inside, emoji 👩‍👩‍👧, "
+    + JAPANESE
+)
 
 
 def write_documents(folder: Path, documents: list[str]) -> Path:

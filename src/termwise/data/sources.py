@@ -7,7 +7,7 @@ import os
 import re
 import stat
 import sysconfig
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +24,8 @@ STANDARD_LIBRARY_SKIPS = frozenset({
     "test", "tests", "idle_test", "idlelib", "turtledemo", "ensurepip", "lib2to3", "site-packages", "dist-packages",
 })  # fmt: skip
 SNIFFED_BYTES = 8192
+RUNS_FOLDER = "termwise-runs"
+RUN_FILES = frozenset({"run.json", "records.jsonl"})
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Skipped:
     hidden: int = 0
     binary: int = 0
     other: int = 0
+    runs: int = 0
     examples: dict[str, str] = field(default_factory=dict)
 
     def add(self, kind: str, path: str) -> None:
@@ -51,9 +54,9 @@ class Skipped:
 
     def note(self) -> str | None:
         """One sentence that counts what was left out, or None."""
-        words = {"hidden": "hidden", "binary": "binary", "other": "of other types"}
+        words = {"hidden": "hidden", "binary": "binary", "other": "of other types", "runs": "run folders"}
         parts = [
-            f"{getattr(self, k)} {word} (e.g. {self.examples[k]})" for k, word in words.items() if getattr(self, k)
+            f"{getattr(self, k)} {word} (e.g. {self.examples[k]!r})" for k, word in words.items() if getattr(self, k)
         ]
         return "skipped in folders: " + ", ".join(parts) if parts else None
 
@@ -189,32 +192,46 @@ def _walk(top: str, skipped: Skipped, is_library: bool) -> Iterator[Source]:
     waiting = [top]
     while waiting:
         folder = waiting.pop()
-        info = os.stat(folder)
-        if (info.st_dev, info.st_ino) in seen:
+        identity = os.stat(folder)
+        if (identity.st_dev, identity.st_ino) in seen:
             continue
-        seen.add((info.st_dev, info.st_ino))
+        seen.add((identity.st_dev, identity.st_ino))
+        names = sorted(os.listdir(folder))
+        if folder != top and (os.path.basename(folder) == RUNS_FOLDER or RUN_FILES.issubset(names)):
+            # What earlier commands wrote is no data: it would change the text at every call.
+            skipped.add("runs", folder)
+            continue
         subfolders = []
-        for name in sorted(os.listdir(folder)):
+        for name in names:
             path = os.path.join(folder, name)
-            if name.startswith("."):
-                skipped.add("hidden", path)
-                continue
-            try:
-                info = os.stat(path)
-            except OSError:
-                # A link that leads nowhere, or a file deleted this moment.
-                skipped.add("other", path)
-                continue
-            if stat.S_ISDIR(info.st_mode):
+            kind, info = _kind(path, name, suffixes)
+            if kind == "folder":
                 if not (is_library and name in STANDARD_LIBRARY_SKIPS):
                     subfolders.append(path)
-            elif not stat.S_ISREG(info.st_mode) or os.path.splitext(name)[1].lower() not in suffixes:
-                skipped.add("other", path)
-            elif not name.lower().endswith(".parquet") and looks_binary(path):
-                skipped.add("binary", path)
+            elif info is None:
+                skipped.add(kind, path)
             else:
                 yield _source(path, info)
         waiting.extend(reversed(subfolders))
+
+
+def _kind(path: str, name: str, suffixes: Set[str]) -> tuple[str, os.stat_result | None]:
+    """What a name in a folder is: "folder", "text" with its size and time, or why it is skipped."""
+    if name.startswith("."):
+        return "hidden", None
+    try:
+        info = os.stat(path)
+    except OSError:
+        # A link that leads nowhere, or a file deleted this moment.
+        return "other", None
+    if stat.S_ISDIR(info.st_mode):
+        return "folder", None
+    suffix = os.path.splitext(name)[1].lower()
+    if not stat.S_ISREG(info.st_mode) or suffix not in suffixes:
+        return "other", None
+    if suffix != ".parquet" and looks_binary(path):
+        return "binary", None
+    return "text", info
 
 
 def _glob(pattern: str) -> list[str]:

@@ -21,6 +21,7 @@ from termwise.data.sources import Root, Skipped, find_roots
 from termwise.data.split import TRAIN, Plan, Scan, assign, plan_split, scan
 from termwise.data.tokenizer import (
     TRAINING_BYTES,
+    TRAINING_SEGMENT,
     ByteEncoder,
     Encoder,
     bpe_size,
@@ -259,7 +260,8 @@ def _encoder(listing: _Listing, settings: _Settings, found: Scan, plan: Plan) ->
         return load_encoder(settings.tokenizer), []
     share = min(1.0, TRAINING_BYTES / (found.num_bytes * (1 - settings.held_out)))
     chance = random.Random(settings.seed)
-    parts = segments(assign(listing.pieces(settings.reading, Counts()), plan))
+    # Short segments: the library's training is quadratic in the length of a text without any space.
+    parts = segments(assign(listing.pieces(settings.reading, Counts()), plan), limit=TRAINING_SEGMENT)
     encoder = train_bpe((part.text for part in parts if part.part == TRAIN and chance.random() < share), size)
     notes = []
     if share < 1:
@@ -274,7 +276,7 @@ def _notes(listing: _Listing, found: Scan, counts: Counts, plan: Plan, parts: li
     if listing.roots[0].kind == "library":
         notes.append(
             f"no data given: the source of this Python's standard library, {listing.num_sources} files "
-            f"({listing.roots[0].path})"
+            f"({listing.roots[0].path!r})"
         )
     elif note := listing.skipped.note():
         notes.append(note)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 END_OF_DOCUMENT = "<|end_of_document|>"
 NUM_BYTES = 256
 TRAINING_BYTES = 32 << 20
+TRAINING_SEGMENT = 1 << 12
 _KNOWN_ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", END_OF_DOCUMENT, "[SEP]", "<|im_end|>")
 _COMPANIONS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja")
 

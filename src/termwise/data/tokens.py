@@ -104,12 +104,12 @@ class Tokens:
             raise IndexError(f"document {index}; the {self.name} part has documents 0 to {self.num_documents - 1}")
         return self._ids[self._offsets[index] : self._offsets[index + 1]].astype(np.int64)
 
-    def token_bytes(self, vocab_size: int | None = None) -> npt.NDArray[np.int32] | None:
+    def token_bytes(self, vocab: int | None = None) -> npt.NDArray[np.int32] | None:
         """Bytes of text each token id stands for (end of document: 0), padded with 0 to the vocabulary of a model.
 
         None for a tokenizer that is not plainly byte-level (it normalizes or adds spaces): use `document_bytes` then.
         """
-        size = self.vocab_size if vocab_size is None else vocab_size
+        size = self.vocab_size if vocab is None else vocab
         if size < self.vocab_size:
             raise ValueError(
                 f"a vocabulary of {size} is too small for this text; its tokenizer has {self.vocab_size} tokens"
