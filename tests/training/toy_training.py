@@ -118,7 +118,8 @@ def run(folder: Path, options: dict[str, Any]) -> None:
 
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
-    train(make_model(), make_batch, make_config(**options), folder, on_step=lambda line: time.sleep(sleep))
+    model = make_model(options.pop("dropout", 0.1))
+    train(model, make_batch, make_config(**options), folder, on_step=lambda line: time.sleep(sleep))
 
 
 def _die_at_rename(count: int, when: str) -> None:
