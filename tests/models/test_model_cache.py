@@ -52,14 +52,18 @@ def test_layers_may_differ(name):
     assert error(in_pieces, model(ids, use_cache=False).logits) < TOLERANCE
 
 
-@pytest.mark.parametrize("name", ["taylor:0..2", "taylor:0..2@mean+w8s2", "elu1", "power:2+decay", "exp<5|layer+gi+ga", "softmax"])
+@pytest.mark.parametrize(
+    "name", ["taylor:0..2", "taylor:0..2@mean+w8s2", "elu1", "power:2+decay", "exp<5|layer+gi+ga", "softmax"]
+)
 @torch.no_grad()
 def test_state_is_of_constant_size_for_finite_kernels(name):
     """Live bytes after 300 and 1,516 tokens (the buffer's phase is the same: 64 divides the difference)."""
     model = small(name)
     _, cache = run_in_pieces(model, tokens(1, 300), [299, 1])
     early = cache.nbytes
-    assert early == sum(layer.state.nbytes + sum(t.numel() * t.element_size() for t in layer.past) for layer in cache.layers)
+    assert early == sum(
+        layer.state.nbytes + sum(t.numel() * t.element_size() for t in layer.past) for layer in cache.layers
+    )
     model(tokens(1, 1215), cache=cache)
     model(tokens(1, 1), cache=cache)
     assert cache.get_seq_length() == 1516
@@ -187,6 +191,7 @@ def test_wrong_caches_are_refused():
         model(tokens(1, 3), cache=cache)
     with pytest.raises(ValueError, match="cu_seqlens with a filled cache"):
         model(tokens(1, 6), cache=model(tokens(1, 3)).cache, cu_seqlens=torch.tensor([0, 3, 6]))
+    dynamic = small(rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4})
+    cache = dynamic(tokens(1, 512)).cache
     with pytest.raises(ValueError, match="changes its frequencies beyond 512"):
-        dynamic = small(rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4})
-        dynamic(tokens(1, 1), cache=dynamic(tokens(1, 512)).cache)
+        dynamic(tokens(1, 1), cache=cache)

@@ -7,7 +7,18 @@ import json
 import pytest
 import torch
 from tiny_models import VOCAB, tokens
-from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM, SmolLM3Config, SmolLM3ForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    SmolLM3Config,
+    SmolLM3ForCausalLM,
+)
 
 from termwise.models import TermwiseConfig, TermwiseForCausalLM, load
 
@@ -37,7 +48,10 @@ CASES = {
     "llama-biases": (LlamaConfig(**SHAPE, attention_bias=True, mlp_bias=True), LlamaForCausalLM),
     "llama-head-dim": (LlamaConfig(**SHAPE, head_dim=16), LlamaForCausalLM),
     "llama-gelu": (LlamaConfig(**SHAPE, hidden_act="gelu"), LlamaForCausalLM),
-    **{f"llama-{name}": (LlamaConfig(**SHAPE, rope_parameters=dict(rope)), LlamaForCausalLM) for name, rope in ROPES.items()},
+    **{
+        f"llama-{name}": (LlamaConfig(**SHAPE, rope_parameters=dict(rope)), LlamaForCausalLM)
+        for name, rope in ROPES.items()
+    },
     "mistral": (MistralConfig(**SHAPE, sliding_window=None), MistralForCausalLM),
     "qwen2": (Qwen2Config(**SHAPE), Qwen2ForCausalLM),
     "qwen3": (Qwen3Config(**SHAPE, head_dim=8), Qwen3ForCausalLM),
@@ -79,7 +93,7 @@ def test_generation_equals_that_of_transformers(family_folder):
 
 @pytest.mark.parametrize("family_folder", ["llama", "qwen3"], indirect=True)
 def test_a_loaded_family_saves_as_ours(family_folder, tmp_path):
-    folder, theirs = family_folder
+    folder, _ = family_folder
     ours, _ = load(folder)
     ours.save_pretrained(tmp_path / "again")
     again, _ = load(tmp_path / "again")

@@ -65,11 +65,20 @@ def test_beam_search_equals_a_fresh_computation(name):
     """Same beams without a cache, and the reported scores are those of a full forward pass over the result."""
     model = small(name)
     ids, mask = padded([tokens(n, seed=n) for n in (4, 9)], "left")
-    settings = dict(max_new_tokens=7, num_beams=3, num_return_sequences=2, do_sample=False, return_dict_in_generate=True, output_scores=True)
+    settings = dict(
+        max_new_tokens=7,
+        num_beams=3,
+        num_return_sequences=2,
+        do_sample=False,
+        return_dict_in_generate=True,
+        output_scores=True,
+    )
     out = model.generate(ids, attention_mask=mask, **settings)
     fresh = model.generate(ids, attention_mask=mask, use_cache=False, **settings)
     assert torch.equal(out.sequences, fresh.sequences)
-    torch.testing.assert_close(out.sequences_scores[2:] * 7, log_likelihood(model, out.sequences[2:], 9), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        out.sequences_scores[2:] * 7, log_likelihood(model, out.sequences[2:], 9), atol=1e-4, rtol=1e-4
+    )
 
 
 def test_sampling_depends_on_the_seed_alone():
@@ -77,7 +86,9 @@ def test_sampling_depends_on_the_seed_alone():
     runs = []
     for use_cache in (True, False):
         torch.manual_seed(1)
-        runs.append(model.generate(ids, max_new_tokens=8, do_sample=True, top_k=5, use_cache=use_cache, num_return_sequences=2))
+        runs.append(
+            model.generate(ids, max_new_tokens=8, do_sample=True, top_k=5, use_cache=use_cache, num_return_sequences=2)
+        )
     assert torch.equal(*runs)
 
 
@@ -117,7 +128,9 @@ def test_prompt_lookup_equals_greedy(name):
 @pytest.mark.parametrize("name", ["softmax", "exp<5|layer+gi+ga"])
 def test_assisted_decoding_equals_greedy(name):
     model, assistant, ids = small(name), small("elu1", num_hidden_layers=1), tokens(1, 9)
-    assert torch.equal(model.generate(ids, max_new_tokens=12, do_sample=False, assistant_model=assistant), greedy(model, ids, 12))
+    assert torch.equal(
+        model.generate(ids, max_new_tokens=12, do_sample=False, assistant_model=assistant), greedy(model, ids, 12)
+    )
 
 
 def test_padding_after_the_end_of_a_sequence():

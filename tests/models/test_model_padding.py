@@ -154,9 +154,11 @@ def test_positions_that_restart_are_boundaries():
     bounds = torch.tensor([0, 5, 12])
     positions = torch.cat([torch.arange(5), torch.arange(7)])[None]
     assert torch.equal(model(ids, position_ids=positions).logits, model(ids, cu_seqlens=bounds).logits)
-    assert torch.equal(model(ids, position_ids=positions, cu_seq_lens_q=bounds).logits, model(ids, cu_seqlens=bounds).logits)
+    assert torch.equal(
+        model(ids, position_ids=positions, cu_seq_lens_q=bounds).logits, model(ids, cu_seqlens=bounds).logits
+    )
     with pytest.raises(ValueError, match="restart inside a row of a batch of 2"):
-        model(ids.repeat(2, 1), position_ids=positions)
+        model(ids.repeat(2, 1), position_ids=positions.repeat(2, 1))
 
 
 @torch.no_grad()

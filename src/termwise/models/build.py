@@ -10,11 +10,9 @@ import torch
 
 from termwise.attention.catalogue import catalogue
 from termwise.attention.refusals import nearest
-from termwise.models.causal_lm import TermwiseForCausalLM, extra_parameters, num_parameters
-from termwise.models.config import _OWN, TermwiseConfig
+from termwise.models.causal_lm import TermwiseForCausalLM
+from termwise.models.config import FIELDS, TermwiseConfig
 from termwise.models.presets import preset as find_preset
-
-__all__ = ["build", "extra_parameters", "load", "num_parameters"]
 
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 
@@ -31,10 +29,16 @@ def build(name: str, *, preset: str = "tiny", vocab_size: int, seed: int = 0, **
     'taylor:0..2'
     """
     for field in overrides:
-        if field not in _OWN:
-            raise ValueError(f"build: unknown field {field!r}{nearest(field, _OWN)}; allowed are fields of TermwiseConfig: {', '.join(sorted(_OWN))}")
+        if field not in FIELDS:
+            raise ValueError(
+                f"build: unknown field {field!r}{nearest(field, FIELDS)}; allowed are fields of TermwiseConfig: {', '.join(sorted(FIELDS))}"
+            )
     variant = catalogue.variant(name)
-    fields = find_preset(preset).fields() | {"vocab_size": vocab_size, "attention": variant.spec, "layer_options": variant.layer} | overrides
+    fields = (
+        find_preset(preset).fields()
+        | {"vocab_size": vocab_size, "attention": variant.spec, "layer_options": variant.layer}
+        | overrides
+    )
     config = TermwiseConfig(**fields)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -52,13 +56,16 @@ def load(path: str | Path) -> tuple[TermwiseForCausalLM, Any | None]:
     model, info = TermwiseForCausalLM.from_pretrained(folder, output_loading_info=True, local_files_only=True)
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if names := sorted(map(str, info[kind])):
-            raise ValueError(f"{folder}: weights do not fit config.json: {kind.replace('_', ' ')} {', '.join(names[:3])}{' ...' if len(names) > 3 else ''} ({len(names)} in all)")
+            some = ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
+            raise ValueError(f"{folder}: weights do not fit config.json: {len(names)} {kind.replace('_', ' ')}: {some}")
     return model, _tokenizer(folder)
 
 
 def _check_folder(folder: Path) -> None:
     if not folder.is_dir():
-        raise ValueError(f"no model folder {str(folder)!r}; a folder with config.json and model.safetensors is expected")
+        raise ValueError(
+            f"no model folder {str(folder)!r}; a folder with config.json and model.safetensors is expected"
+        )
     if not (folder / "config.json").is_file():
         raise ValueError(f"{folder}: no config.json, so no model folder")
     try:

@@ -12,9 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from termwise.attention.state import AttentionState
 from termwise.models.convolution import ROLLBACK
+
+# transformers 5.24 renamed past_key_values to cache.
+CACHE_FIELD = "cache" if "cache" in BaseModelOutputWithPast.__dataclass_fields__ else "past_key_values"
 
 
 class LayerCache(CacheLayerMixin):
@@ -36,24 +40,26 @@ class LayerCache(CacheLayerMixin):
     @property
     def nbytes(self) -> int:
         """Bytes of the live tensors."""
-        return (self.state.nbytes if self.state is not None else 0) + sum(t.numel() * t.element_size() for t in self.past)
+        return (self.state.nbytes if self.state is not None else 0) + sum(
+            t.numel() * t.element_size() for t in self.past
+        )
 
     def activate_past_recording(self) -> None:
         """Keep the convolutions' last 64 inputs as well, so that `crop` can take tokens back."""
         self.record_past = True
 
-    def select(self, indices: Tensor) -> None:
+    def batch_select_indices(self, indices: Tensor) -> None:
         """Keep the sequences `indices` of the batch, repeats allowed."""
         if self.state is not None:
             self.state = self.state.permute(indices)
         self.past = tuple(t.index_select(0, indices.to(t.device)) for t in self.past)
 
-    reorder_cache = select
-    batch_select_indices = select
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        self.batch_select_indices(beam_idx)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         if self.state is not None:
-            self.select(torch.arange(self.state.batch_size).repeat_interleave(repeats))
+            self.batch_select_indices(torch.arange(self.state.batch_size).repeat_interleave(repeats))
 
     def crop(self, tokens_to_remove: int) -> None:
         """Take back the last -`tokens_to_remove` tokens."""
@@ -62,7 +68,8 @@ class LayerCache(CacheLayerMixin):
             return
         if any(t.shape[1] - count < self.conv_size - 1 for t in self.past):
             raise ValueError(
-                f"crop: {count} tokens cannot be taken back, the convolution remembers fewer inputs; call activate_past_recording() on the cache before decoding (up to {ROLLBACK} tokens)"
+                f"crop: {count} tokens cannot be taken back, the convolution remembers fewer inputs; call "
+                f"activate_past_recording() on the cache before decoding (up to {ROLLBACK} tokens)"
             )
         self.state = self.state.rollback(count)
         self.past = tuple(t[:, : t.shape[1] - count] for t in self.past)
@@ -83,7 +90,9 @@ class LayerCache(CacheLayerMixin):
         return self.length + int(query_length), 0
 
     def lazy_initialization(self, *args: Any, **kwargs: Any) -> None:
-        raise ValueError("a termwise cache holds states, not keys and values; it is filled by calling the model with it")
+        raise ValueError(
+            "a termwise cache holds states, not keys and values; it is filled by calling the model with it"
+        )
 
     update = lazy_initialization  # type: ignore[assignment]
 
@@ -97,7 +106,7 @@ class TermwiseCache(Cache):
     0
     """
 
-    layers: list[LayerCache]
+    layers: list[LayerCache]  # type: ignore[assignment]
 
     def __init__(self, num_layers: int) -> None:
         super().__init__(layers=[LayerCache() for _ in range(num_layers)])
@@ -140,14 +149,17 @@ class TermwiseCache(Cache):
         if count <= 0:
             return
         if count > self.num_sound:
-            raise ValueError(f"crop: {count} tokens cannot be taken back, padding stands among them (the last {self.num_sound} columns are free of it)")
+            raise ValueError(
+                f"crop: {count} tokens cannot be taken back, padding stands among them (the last {self.num_sound} columns are free of it)"
+            )
         for layer in self.layers:
             layer.crop(-count)
-        self.positions = self.positions - count  # type: ignore[operator]
+        assert self.positions is not None
+        self.positions = self.positions - count
         self.num_sound -= count
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        super().reorder_cache(beam_idx)
+        super().reorder_cache(beam_idx)  # type: ignore[arg-type]
         self._select_positions(beam_idx)
 
     def batch_select_indices(self, indices: Tensor) -> None:

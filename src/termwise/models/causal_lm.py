@@ -1,178 +1,24 @@
 """The causal language model: Llama's shape, any attention in every layer.
 
-Shapes: B batch, T tokens, D hidden width, V vocabulary.
+Shapes: B batch, T tokens, V vocabulary.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers.generation import GenerationMixin
-from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
-from transformers.modeling_utils import PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from termwise.attention.refusals import nearest
-from termwise.attention.rows import RowCounts
-from termwise.models.cache import TermwiseCache
+from termwise.models.backbone import TermwiseModel, TermwisePreTrainedModel, boundaries
+from termwise.models.cache import CACHE_FIELD, TermwiseCache
 from termwise.models.config import TermwiseConfig
 from termwise.models.generation import TermwiseGeneration
-from termwise.models.initial import generator_for, initial_value
-from termwise.models.layers import Attention, DecoderLayer
-from termwise.models.layout import Layout, arrange, boundaries_from_positions
-from termwise.models.rotary import Rotary
-
-# transformers 5.24 renamed past_key_values to cache.
-CACHE_FIELD = "cache" if "cache" in BaseModelOutputWithPast.__dataclass_fields__ else "past_key_values"
-
-# Handed over by transformers' own tools; they change nothing here.
-_WITHOUT_EFFECT = ("token_type_ids", "cache_position", "cu_seq_lens_k", "max_length_q", "max_length_k")
 
 
-class TermwisePreTrainedModel(PreTrainedModel):
-    """What all models share: configuration, starting weights, loading (safetensors only), row counts."""
-
-    config_class = TermwiseConfig
-    base_model_prefix = "model"
-    supports_gradient_checkpointing = True
-    _no_split_modules = ("DecoderLayer",)
-    _skip_keys_device_placement = ("cache", "past_key_values")
-    _supports_sdpa = True
-
-    def _init_weights(self, module: nn.Module) -> None:
-        """Each parameter from a generator of its own name, under one seed drawn from torch's global generator."""
-        for leaf, parameter in module.named_parameters(recurse=False):
-            if getattr(parameter, "_is_hf_initialized", False):
-                continue
-            if not hasattr(self, "_initial_seed"):
-                self._initial_seed = int(torch.randint(2**62, (), device="cpu"))
-                self._initial_names = {id(m): name for name, m in self.named_modules()}
-            generator = generator_for(self._initial_seed, f"{self._initial_names[id(module)]}.{leaf}")
-            parameter.data.copy_(initial_value(module, leaf, parameter, self.config.initializer_range, generator))
-
-    @classmethod
-    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        """As in transformers, from safetensors files only: a pickle is never opened, remote code never run."""
-        if kwargs.setdefault("use_safetensors", True) is not True:
-            raise ValueError("use_safetensors=False is refused: .bin and .pt files are pickles; save the model as safetensors first")
-        if kwargs.pop("trust_remote_code", False):
-            raise ValueError("trust_remote_code=True is refused: code from a model folder is never run")
-        return super().from_pretrained(*args, **kwargs)
-
-    @contextlib.contextmanager
-    def count_rows(self) -> Iterator[dict[int, RowCounts]]:
-        """Count rows and bad row sums in every layer while the block runs: {layer: counts per head}.
-
-        Costs the speed of the fused form; meant for evaluation.
-        """
-        attentions = [m for m in self.modules() if isinstance(m, Attention)]
-        counts = {a.layer_idx: RowCounts() for a in attentions}
-        try:
-            for a in attentions:
-                a.row_counts = counts[a.layer_idx]
-            yield counts
-        finally:
-            for a in attentions:
-                a.row_counts = None
-
-
-class TermwiseModel(TermwisePreTrainedModel):
-    """Embeddings, layers and the last norm."""
-
-    def __init__(self, config: TermwiseConfig) -> None:
-        super().__init__(config)
-        # No padding_idx: where pad is eos, true ends must learn; padding itself never reaches an output.
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        if config.blank_tokens:
-            self.blank_tokens = nn.Parameter(torch.empty(config.blank_tokens, config.hidden_size))
-        self.layers = nn.ModuleList(DecoderLayer(config, i, spec, options) for i, (spec, options) in enumerate(zip(config.specs, config.options, strict=True)))
-        self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.rotary = Rotary(config)
-        self.has_rotary = any(o.rotary for o in config.options)
-        self.gradient_checkpointing = False
-        self.post_init()
-
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        cache: TermwiseCache | None = None,
-        inputs_embeds: Tensor | None = None,
-        use_cache: bool | None = None,
-        cu_seqlens: Tensor | None = None,
-        past_key_values: TermwiseCache | None = None,
-        output_hidden_states: bool | None = None,
-        return_dict: bool | None = None,
-        **kwargs: Any,
-    ) -> BaseModelOutputWithPast | tuple:
-        """Hidden states (B, T, D); arguments as in `TermwiseForCausalLM`."""
-        cu_seqlens = kwargs.pop("cu_seq_lens_q", None) if cu_seqlens is None else cu_seqlens
-        _check_rest(kwargs, self.config)
-        cache = self._cache_for(cache if cache is not None else past_key_values, use_cache, packed=cu_seqlens is not None)
-        embeds = self._embeds(input_ids, inputs_embeds)
-        is_real = _real_columns(attention_mask, embeds, 0 if cache is None else cache.get_seq_length())
-        hidden, layout = self._arrange(embeds, is_real, position_ids, cu_seqlens, cache)
-        rotation = self.rotary(layout, hidden.dtype) if self.has_rotary else None
-        keep_all = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
-        seen = [layout.restore(hidden)] if keep_all else []
-        for i, layer in enumerate(self.layers):
-            hidden = layer(hidden, layout, rotation, cache=None if cache is None else cache.layers[i])
-            if keep_all and i + 1 < len(self.layers):
-                seen.append(layout.restore(hidden))
-        hidden = layout.restore(self.norm(hidden))
-        if cache is not None:
-            _advance(cache, layout, is_real, embeds.shape[1])
-        out = BaseModelOutputWithPast(last_hidden_state=hidden, hidden_states=(*seen, hidden) if keep_all else None, **{CACHE_FIELD: cache})
-        return out if return_dict is not False else out.to_tuple()
-
-    def _cache_for(self, cache: Any, use_cache: bool | None, *, packed: bool) -> TermwiseCache | None:
-        is_checkpointing = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
-        if cache is not None and not isinstance(cache, TermwiseCache):
-            raise ValueError(f"cache is a {type(cache).__name__}; a termwise model keeps states: pass a TermwiseCache, or nothing to get one")
-        if cache is not None and is_checkpointing:
-            raise ValueError("a cache and gradient checkpointing exclude each other; call gradient_checkpointing_disable() or leave the cache out")
-        if cache is not None and use_cache is False:
-            raise ValueError("use_cache=False with a cache; leave one of them out")
-        if use_cache is None:
-            use_cache = cache is not None or (self.config.use_cache and not self.training and not packed)
-        if cache is None and use_cache and not is_checkpointing:
-            return TermwiseCache(len(self.layers))
-        return cache
-
-    def _embeds(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("give exactly one of input_ids and inputs_embeds")
-        embeds = self.embed_tokens(input_ids) if input_ids is not None else inputs_embeds
-        if embeds.dim() != 3 or embeds.shape[1] == 0:
-            raise ValueError(f"input of shape {tuple((input_ids if input_ids is not None else embeds).shape)}; expected (batch, tokens) with at least one token")
-        return embeds
-
-    def _arrange(
-        self, embeds: Tensor, is_real: Tensor | None, position_ids: Tensor | None, cu_seqlens: Tensor | None, cache: TermwiseCache | None
-    ) -> tuple[Tensor, Layout]:
-        num_blank = self.config.blank_tokens
-        if cache is not None and not cache.is_empty:
-            _check_batch(cache, embeds, cu_seqlens)
-            past = cache.get_seq_length() + num_blank
-            self.rotary.check_continues(past, past + embeds.shape[1])
-            position_ids = position_ids if position_ids is None else position_ids + num_blank
-            return arrange(embeds, is_real=is_real, position_ids=position_ids, offset=cache.positions)
-        if position_ids is not None and is_real is None and cu_seqlens is None:
-            cu_seqlens = boundaries_from_positions(position_ids, embeds.shape[0])
-        return arrange(
-            embeds,
-            is_real=is_real,
-            cu_seqlens=None if cu_seqlens is None else cu_seqlens.to(embeds.device),
-            position_ids=position_ids,
-            blank=self.blank_tokens if num_blank else None,
-        )
-
-
-class TermwiseForCausalLM(TermwiseGeneration, TermwisePreTrainedModel, GenerationMixin):
+class TermwiseForCausalLM(TermwiseGeneration, TermwisePreTrainedModel, GenerationMixin):  # type: ignore[misc]
     """A causal language model whose layers each run the attention their spec says.
 
     Loads folders of Llama, Mistral, Qwen2, Qwen3 and SmolLM3 (`families.SUPPORTED`); trains with Trainer and PEFT;
@@ -215,82 +61,29 @@ class TermwiseForCausalLM(TermwiseGeneration, TermwisePreTrainedModel, Generatio
         by default one is made outside training. `logits_to_keep`: the last so many, or the places in a tensor.
         """
         shift_labels = kwargs.pop("shift_labels", None)
+        cache = cache if cache is not None else past_key_values
+        cu_seqlens = boundaries(cu_seqlens, position_ids, attention_mask, cache, kwargs)
         out = self.model(
             input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids, cache=cache, inputs_embeds=inputs_embeds,
-            use_cache=use_cache, cu_seqlens=cu_seqlens, past_key_values=past_key_values, **kwargs,
+            use_cache=use_cache, cu_seqlens=cu_seqlens, **kwargs,
         )  # fmt: skip
         hidden = out.last_hidden_state
         logits = self.lm_head(_kept(hidden, logits_to_keep))
         loss = None
         if labels is not None or shift_labels is not None:
             if labels is not None:
-                labels = _scored(labels, attention_mask, cu_seqlens if cu_seqlens is not None else kwargs.get("cu_seq_lens_q"))
+                labels = _scored(labels, attention_mask, cu_seqlens)
             loss = self.loss_function(
-                logits=logits, labels=labels, vocab_size=self.config.vocab_size, num_items_in_batch=num_items_in_batch, shift_labels=shift_labels
+                logits=logits,
+                labels=labels,
+                vocab_size=self.config.vocab_size,
+                num_items_in_batch=num_items_in_batch,
+                shift_labels=shift_labels,
             )
-        found = CausalLMOutputWithPast(loss=loss, logits=logits, hidden_states=out.hidden_states, **{CACHE_FIELD: getattr(out, CACHE_FIELD)})
+        found = CausalLMOutputWithPast(
+            loss=loss, logits=logits, hidden_states=out.hidden_states, **{CACHE_FIELD: getattr(out, CACHE_FIELD)}
+        )
         return found if (self.config.return_dict if return_dict is None else return_dict) else found.to_tuple()
-
-
-def num_parameters(model: nn.Module) -> int:
-    """Parameters of a model, tied ones counted once."""
-    return sum(p.numel() for p in model.parameters())
-
-
-def extra_parameters(model: nn.Module) -> dict[str, int]:
-    """Parameters that a plain Llama of the same shape does not have, by name over all layers: what explains a difference in size.
-
-    >>> from termwise.attention.names import parse
-    >>> shape = dict(vocab_size=17, hidden_size=8, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
-    >>> extra_parameters(TermwiseForCausalLM(TermwiseConfig(**shape, attention=parse("exp|l2+ga"))))
-    {'output_gate_proj': 18}
-    """
-    plain = ("embed_tokens", "lm_head", "layernorm", ".mlp.", "model.norm", *(f"{x}_proj" for x in ("self_attn.q", "self_attn.k", "self_attn.v", "self_attn.o")))
-    found: dict[str, int] = {}
-    for name, parameter in model.named_parameters():
-        if not any(part in name for part in plain):
-            kind = name.removesuffix(".weight").removesuffix(".bias").rsplit(".", 1)[-1]
-            found[kind] = found.get(kind, 0) + parameter.numel()
-    return found
-
-
-def _check_rest(kwargs: dict[str, Any], config: TermwiseConfig) -> None:
-    if kwargs.pop("output_attentions", None) or config.output_attentions:
-        raise ValueError("output_attentions=True is not supported: attention weights are not formed; termwise.attend shows them for one layer")
-    for name in kwargs:
-        if name not in _WITHOUT_EFFECT:
-            raise ValueError(f"forward: unknown argument {name!r}{nearest(name, TermwiseForCausalLM.forward.__annotations__)}")
-
-
-def _real_columns(attention_mask: Tensor | None, embeds: Tensor, past: int) -> Tensor | None:
-    """(B, T) True for real tokens of this call, or None when all are."""
-    if attention_mask is None:
-        return None
-    batch, length = embeds.shape[:2]
-    if attention_mask.dim() != 2 or attention_mask.shape[0] != batch or attention_mask.shape[1] not in (length, past + length):
-        allowed = f"({batch}, {length})" + (f" or ({batch}, {past + length}), earlier tokens included" if past else "")
-        raise ValueError(f"attention_mask has shape {tuple(attention_mask.shape)}; expected {allowed}")
-    is_real = attention_mask[:, -length:].to(embeds.device) != 0
-    return None if bool(is_real.all()) else is_real
-
-
-def _check_batch(cache: TermwiseCache | None, embeds: Tensor, cu_seqlens: Tensor | None) -> None:
-    assert cache is not None
-    assert cache.positions is not None
-    if cu_seqlens is not None:
-        raise ValueError("cu_seqlens with a filled cache is not supported: continue the documents as a batch, one row each")
-    if len(cache.positions) != embeds.shape[0]:
-        raise ValueError(f"the cache holds {len(cache.positions)} sequences, the call has {embeds.shape[0]}; cache.batch_repeat_interleave(n) repeats each n times")
-
-
-def _advance(cache: TermwiseCache, layout: Layout, is_real: Tensor | None, num_columns: int) -> None:
-    new = layout.num_new
-    num_sound = num_columns
-    if layout.cu_seqlens is not None or layout.is_unpacked:
-        num_columns, num_sound = int(new.max()) - layout.num_blank, int(new.min()) - layout.num_blank
-    elif is_real is not None:
-        num_sound = int(is_real.all(dim=0).flip(0).to(torch.int64).cumprod(0).sum())
-    cache.advance(new if cache.positions is None else cache.positions + new, num_columns, num_sound)
 
 
 def _kept(hidden: Tensor, logits_to_keep: int | Tensor) -> Tensor:
@@ -298,7 +91,9 @@ def _kept(hidden: Tensor, logits_to_keep: int | Tensor) -> Tensor:
         return hidden[:, -logits_to_keep:] if logits_to_keep else hidden
     if logits_to_keep.dtype == torch.bool:
         return hidden[logits_to_keep]
-    return hidden[:, logits_to_keep] if logits_to_keep.dim() == 1 else hidden.take_along_dim(logits_to_keep[..., None], dim=1)
+    if logits_to_keep.dim() == 1:
+        return hidden[:, logits_to_keep]
+    return hidden.take_along_dim(logits_to_keep[..., None], dim=1)
 
 
 def _scored(labels: Tensor, attention_mask: Tensor | None, cu_seqlens: Tensor | None) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from huggingface_hub.errors import StrictDataclassError
 from transformers.activations import ACT2FN
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
@@ -40,7 +41,7 @@ class TermwiseConfig(PreTrainedConfig):
     """
 
     model_type = "termwise"
-    keys_to_ignore_at_inference = ("cache", "past_key_values")
+    keys_to_ignore_at_inference = ["cache", "past_key_values"]  # noqa: RUF012
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class TermwiseConfig(PreTrainedConfig):
         self.num_hidden_layers = num_hidden_layers
         self.num_attention_heads = num_attention_heads
         self.num_key_value_heads = num_attention_heads if num_key_value_heads is None else num_key_value_heads
-        self.head_dim = head_dim
+        self.head_dim: int = head_dim  # type: ignore[assignment]  # resolved in _check_sizes
         self.hidden_act = hidden_act
         self.max_position_embeddings = max_position_embeddings
         self.initializer_range = initializer_range
@@ -94,7 +95,7 @@ class TermwiseConfig(PreTrainedConfig):
         self.layer_options = _per_layer("layer_options", layer_options, LayerOptions, num_hidden_layers)
         try:
             super().__init__(**kwargs)
-        except (ValueError, KeyError) as error:
+        except (ValueError, KeyError, StrictDataclassError) as error:
             raise ValueError(f"TermwiseConfig: {error.__cause__ or error}") from None
         _check_rotary(self)
         _check_blank_tokens(self.options)
@@ -115,18 +116,20 @@ class TermwiseConfig(PreTrainedConfig):
         return self.options[0].blank_tokens
 
     @classmethod
-    def get_config_dict(cls, pretrained_model_name_or_path: Any, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    def get_config_dict(
+        cls, pretrained_model_name_or_path: Any, **kwargs: Any
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         found, rest = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
         return to_termwise_fields(found), rest
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         """The configuration a dict describes: ours, or that of a supported family (see `families.SUPPORTED`)."""
-        own = {name: kwargs.pop(name) for name in tuple(kwargs) if name in _OWN}
+        own = {name: kwargs.pop(name) for name in tuple(kwargs) if name in FIELDS}
         return super().from_dict({**to_termwise_fields(config_dict), **own}, **kwargs)
 
 
-_OWN = tuple(TermwiseConfig.__init__.__annotations__.keys() - {"kwargs", "return"})
+FIELDS = tuple(sorted(TermwiseConfig.__init__.__annotations__.keys() - {"kwargs", "return"}))
 
 
 def _spread(value: dict | list[dict], num_layers: int) -> list[dict]:
@@ -140,7 +143,9 @@ def _per_layer(field: str, value: Any, kind: Any, num_layers: int) -> dict | lis
         if isinstance(entry, kind):
             return entry.to_dict()
         if not isinstance(entry, dict):
-            raise ValueError(f"TermwiseConfig: {where}={entry!r}; allowed are a {kind.__name__} or its dict, or a list with one a layer")
+            raise ValueError(
+                f"TermwiseConfig: {where}={entry!r}; allowed are a {kind.__name__} or its dict, or a list with one a layer"
+            )
         try:
             return kind.from_dict(entry).to_dict()
         except ValueError as error:
@@ -151,32 +156,54 @@ def _per_layer(field: str, value: Any, kind: Any, num_layers: int) -> dict | lis
     if not isinstance(value, (list, tuple)):
         return plain(value, field)
     if len(value) != num_layers:
-        raise ValueError(f"TermwiseConfig: {field} lists {len(value)} layers, num_hidden_layers is {num_layers}; give one entry a layer, or one for all")
+        raise ValueError(
+            f"TermwiseConfig: {field} lists {len(value)} layers, num_hidden_layers is {num_layers}; give one entry a layer, or one for all"
+        )
     return [plain(entry, f"{field}[{i}]") for i, entry in enumerate(value)]
 
 
 def _check_names(kwargs: dict[str, Any]) -> None:
     for name in kwargs:
         if name not in _FROM_TRANSFORMERS:
-            raise ValueError(f"TermwiseConfig: unknown field {name!r}{nearest(name, _OWN)}; allowed are {', '.join(sorted(_OWN))}")
+            raise ValueError(
+                f"TermwiseConfig: unknown field {name!r}{nearest(name, FIELDS)}; allowed are {', '.join(FIELDS)}"
+            )
 
 
 def _check_sizes(config: TermwiseConfig) -> None:
-    for name in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "max_position_embeddings"):
+    for name in (
+        "vocab_size",
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "max_position_embeddings",
+    ):
         value = getattr(config, name)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"TermwiseConfig: {name}={value!r}; allowed are whole numbers from 1")
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
     if heads % kv_heads:
-        raise ValueError(f"TermwiseConfig: num_attention_heads={heads} is no multiple of num_key_value_heads={kv_heads}; query heads share kv heads evenly")
+        raise ValueError(
+            f"TermwiseConfig: num_attention_heads={heads} is no multiple of num_key_value_heads={kv_heads}; query heads share kv heads evenly"
+        )
     if config.head_dim is None:
         if config.hidden_size % heads:
-            raise ValueError(f"TermwiseConfig: hidden_size={config.hidden_size} is no multiple of num_attention_heads={heads}; give head_dim")
+            raise ValueError(
+                f"TermwiseConfig: hidden_size={config.hidden_size} is no multiple of num_attention_heads={heads}; give head_dim"
+            )
         config.head_dim = config.hidden_size // heads
     if isinstance(config.head_dim, bool) or not isinstance(config.head_dim, int) or config.head_dim < 1:
         raise ValueError(f"TermwiseConfig: head_dim={config.head_dim!r}; allowed are whole numbers from 1")
+    if config.head_dim % 2:
+        raise ValueError(
+            f"TermwiseConfig: head_dim={config.head_dim} is odd, but rotary positions turn pairs; use an even one"
+        )
     if config.hidden_act not in ACT2FN:
-        raise ValueError(f"TermwiseConfig: hidden_act={config.hidden_act!r}{nearest(config.hidden_act, ACT2FN)}; allowed are {', '.join(sorted(ACT2FN))}")
+        raise ValueError(
+            f"TermwiseConfig: hidden_act={config.hidden_act!r}{nearest(config.hidden_act, ACT2FN)}; allowed are {', '.join(sorted(ACT2FN))}"
+        )
     for name in ("initializer_range", "rms_norm_eps"):
         if not isinstance(getattr(config, name), (int, float)) or not getattr(config, name) > 0:
             raise ValueError(f"TermwiseConfig: {name}={getattr(config, name)!r}; allowed is a positive number")
@@ -186,14 +213,19 @@ def _check_rotary(config: TermwiseConfig) -> None:
     rope = config.rope_parameters or {}
     kind = rope.get("rope_type", "default")
     if kind not in ROPE_TYPES or (kind != "default" and kind not in ROPE_INIT_FUNCTIONS):
-        raise ValueError(f"TermwiseConfig: rope_type={kind!r}{nearest(kind, ROPE_TYPES)}; allowed are {', '.join(ROPE_TYPES)}")
+        raise ValueError(
+            f"TermwiseConfig: rope_type={kind!r}{nearest(kind, ROPE_TYPES)}; allowed are {', '.join(ROPE_TYPES)}"
+        )
     if rope.get("partial_rotary_factor", 1.0) != 1.0:
-        raise ValueError(f"TermwiseConfig: partial_rotary_factor={rope['partial_rotary_factor']!r} is not supported; allowed is 1.0 (rotary over the whole head)")
-    if any(o.rotary for o in config.options) and config.head_dim % 2:
-        raise ValueError(f"TermwiseConfig: head_dim={config.head_dim} is odd and rotary turns pairs; use an even head_dim or layer_options with rotary=False")
+        raise ValueError(
+            f"TermwiseConfig: partial_rotary_factor={rope['partial_rotary_factor']!r} is not supported; allowed is 1.0 (rotary over the whole head)"
+        )
 
 
 def _check_blank_tokens(options: tuple[LayerOptions, ...]) -> None:
     numbers = {o.blank_tokens for o in options}
     if len(numbers) > 1:
-        raise ValueError(f"TermwiseConfig: layer_options ask for {sorted(numbers)} blank_tokens; they stand at the model's input, so every layer must name the same number")
+        raise ValueError(
+            f"TermwiseConfig: layer_options ask for {sorted(numbers)} blank_tokens; they stand at the model's input, "
+            "so every layer must name the same number"
+        )

@@ -28,7 +28,11 @@ class ShortConvolution(nn.Module):
     def forward(self, x: Tensor, layout: Layout, past: Tensor | None) -> Tensor:
         """x (B, T, C); `past` (B, at least K - 1, C) holds the inputs before x."""
         size, length = self.weight.shape[1], x.shape[1]
-        before = F.pad(x, (0, 0, size - 1, 0)) if past is None else torch.cat([past[:, past.shape[1] - size + 1 :], x], dim=1)
+        before = (
+            F.pad(x, (0, 0, size - 1, 0))
+            if past is None
+            else torch.cat([past[:, past.shape[1] - size + 1 :], x], dim=1)
+        )
         y = x * self.weight[:, -1]
         for j in range(1, size):
             earlier = before[:, size - 1 - j : size - 1 - j + length]
@@ -42,9 +46,9 @@ def next_past(x: Tensor, layout: Layout, past: Tensor | None, size: int, is_reco
     """The last inputs of each sequence, at least `size` - 1 (B, W, C), the most recent one last; packed: a row a document."""
     width = size - 1
     if layout.cu_seqlens is not None:
-        ends = layout.cu_seqlens[1:].long()
-        index = ends[:, None] + torch.arange(-width, 0, device=x.device)
-        is_inside = index >= layout.cu_seqlens[:-1].long()[:, None]
+        bounds = layout.cu_seqlens.long().to(x.device)
+        index = bounds[1:, None] + torch.arange(-width, 0, device=x.device)
+        is_inside = index >= bounds[:-1, None]
         return x[0][index.clamp(min=0)].masked_fill(~is_inside[..., None], 0)
     if past is None:
         past = x.new_zeros(x.shape[0], width, x.shape[2])

@@ -25,9 +25,14 @@ def to_termwise_fields(found: dict[str, Any]) -> dict[str, Any]:
     if family in ("termwise", ""):
         return found
     if family not in SUPPORTED:
-        raise ValueError(f"architecture {family!r}{nearest(family, SUPPORTED)} is not supported; supported are {', '.join(('termwise', *SUPPORTED))}")
+        raise ValueError(
+            f"architecture {family!r}{nearest(family, SUPPORTED)} is not supported; supported are {', '.join(('termwise', *SUPPORTED))}"
+        )
     if "auto_map" in found:
-        raise ValueError(f"this {family} folder asks for code of its own ({found['auto_map']}), which is never run; remove auto_map from config.json if the plain architecture is meant")
+        raise ValueError(
+            f"this {family} folder asks for code of its own ({found['auto_map']}), which is never run; "
+            "remove auto_map from config.json if the plain architecture is meant"
+        )
     from transformers import AutoConfig
 
     config = AutoConfig.for_model(family, **{k: v for k, v in found.items() if k != "model_type"})
@@ -51,7 +56,9 @@ def _layer_options(family: str, config: Any) -> dict | list[dict] | None:
 
 def _refuse_unrepresentable(family: str, config: Any) -> None:
     window = getattr(config, "sliding_window", None)
-    is_sliding = getattr(config, "use_sliding_window", True) or "sliding_attention" in (getattr(config, "layer_types", None) or ())
+    is_sliding = getattr(config, "use_sliding_window", True) or "sliding_attention" in (
+        getattr(config, "layer_types", None) or ()
+    )
     if window is not None and is_sliding and window < config.max_position_embeddings:
         raise ValueError(
             f"{family} with sliding_window={window} is not supported: its layers see only the last {window} tokens; use a model "

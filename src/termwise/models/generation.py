@@ -7,11 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from termwise.models.cache import TermwiseCache
+from termwise.models.cache import CACHE_FIELD, TermwiseCache
 
 
 class TermwiseGeneration:
-    """What stands in front of transformers' GenerationMixin: its generate() with a `TermwiseCache`: greedy, sampling, beams, chunked prefill, prompt lookup, an assistant."""
+    """What stands in front of transformers' GenerationMixin: its generate() with a `TermwiseCache`.
+
+    Greedy, sampling, beams, chunked prefill, prompt lookup and an assistant model work.
+    """
 
     _is_stateful = False
 
@@ -38,29 +41,28 @@ class TermwiseGeneration:
         sequences[:, : ids.shape[1]] = ids.repeat_interleave(sequences.shape[0] // ids.shape[0], dim=0)
         return out
 
-    def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any) -> None:
-        given = next((model_kwargs[name] for name in ("cache", "past_key_values") if model_kwargs.get(name) is not None), None)
+    def _prepare_cache_for_generation(
+        self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> None:
+        given = next(
+            (model_kwargs[name] for name in ("cache", "past_key_values") if model_kwargs.get(name) is not None), None
+        )
         if generation_config.cache_implementation not in (None, "dynamic"):
             raise ValueError(
-                f"cache_implementation={generation_config.cache_implementation!r} is not supported: a termwise model keeps states, of constant size for finite kernels; leave it None"
+                f"cache_implementation={generation_config.cache_implementation!r} is not supported: a termwise model keeps "
+                "states, of constant size for finite kernels; leave it None"
             )
         if given is None and generation_config.use_cache is not False:
             cache = TermwiseCache(self.config.num_hidden_layers)  # type: ignore[attr-defined]
             if getattr(generation_config, "is_assistant", False):
                 cache.activate_past_recording()
-            model_kwargs[self._cache_argument] = cache
+            model_kwargs[CACHE_FIELD] = cache
         elif given is not None:
             given._is_user_defined = True
 
     def _prepare_position_ids_for_generation(self, inputs_tensor: Tensor, model_kwargs: dict[str, Any]) -> None:
         """None: the model counts real tokens itself, across calls and whatever the padding."""
         return None
-
-    @property
-    def _cache_argument(self) -> str:
-        from termwise.models.causal_lm import CACHE_FIELD
-
-        return CACHE_FIELD
 
 
 def _padding_first(mask: Tensor, start: int) -> Tensor:

@@ -48,7 +48,12 @@ class Attention(nn.Module):
         self.options = options
         self.head_dim = config.head_dim
         self.row_counts: RowCounts | None = None
-        width, heads, kv_heads, d = config.hidden_size, config.num_attention_heads, config.num_key_value_heads, config.head_dim
+        width, heads, kv_heads, d = (
+            config.hidden_size,
+            config.num_attention_heads,
+            config.num_key_value_heads,
+            config.head_dim,
+        )
         has_bias = config.attention_bias or config.qkv_bias
         self.q_proj = nn.Linear(width, heads * d, bias=has_bias)
         self.k_proj = nn.Linear(width, kv_heads * d, bias=has_bias)
@@ -56,10 +61,10 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(heads * d, width, bias=config.attention_bias)
         self._add_options(options, heads * d, kv_heads * d, config.rms_norm_eps)
         self._add_gates(spec, options, width, heads, kv_heads)
-        sizes = {"heads": heads, "kv_heads": kv_heads}
+        sizes: dict[str | int, str | int] = {"heads": heads, "kv_heads": kv_heads}
         self.declared = tuple(spec.parameters(d))
         for name, shape in spec.parameters(d).items():
-            self.register_parameter(name, nn.Parameter(torch.empty([sizes.get(n, n) for n in shape])))  # type: ignore[call-overload,misc]
+            self.register_parameter(name, nn.Parameter(torch.empty([sizes.get(n, n) for n in shape])))  # type: ignore[misc]
 
     def _add_options(self, options: LayerOptions, q_width: int, kv_width: int, eps: float) -> None:
         if options.conv_size:
@@ -83,7 +88,9 @@ class Attention(nn.Module):
         if options.value_step:
             self.value_step_proj = Gate(width, kv_heads, bias=False)
 
-    def forward(self, hidden: Tensor, layout: Layout, rotation: Rotation | None, cache: LayerCache | None = None) -> Tensor:
+    def forward(
+        self, hidden: Tensor, layout: Layout, rotation: Rotation | None, cache: LayerCache | None = None
+    ) -> Tensor:
         """hidden (B, T, D)."""
         query, key, value = self._heads(hidden, layout, cache)
         if self.options.qk_norm:
@@ -120,8 +127,11 @@ class Attention(nn.Module):
             pasts: tuple[Tensor | None, ...] = (cache.past if cache is not None else ()) or (None, None, None)
             if cache is not None:
                 cache.conv_size = size
-                cache.past = tuple(next_past(x, layout, past, size, cache.record_past) for x, past in zip(projected, pasts, strict=True))
-            convolutions = (self.q_conv, self.k_conv, self.v_conv)
+                cache.past = tuple(
+                    next_past(x, layout, past, size, cache.record_past)
+                    for x, past in zip(projected, pasts, strict=True)
+                )
+            convolutions = [getattr(self, name) for name in ("q_conv", "k_conv", "v_conv")]
             projected = [conv(x, layout, past) for conv, x, past in zip(convolutions, projected, pasts, strict=True)]
         return [x.unflatten(-1, (-1, self.head_dim)) for x in projected]
 
@@ -156,6 +166,8 @@ class DecoderLayer(GradientCheckpointingLayer):
         self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
-    def forward(self, hidden: Tensor, layout: Layout, rotation: Rotation | None, cache: LayerCache | None = None) -> Tensor:
+    def forward(
+        self, hidden: Tensor, layout: Layout, rotation: Rotation | None, cache: LayerCache | None = None
+    ) -> Tensor:
         hidden = hidden + self.self_attn(self.input_layernorm(hidden), layout, rotation, cache)
         return hidden + self.mlp(self.post_attention_layernorm(hidden))

@@ -23,8 +23,10 @@ class Layout:
     positions: Tensor  # (B or 1, T) rotary positions
     num_blank: int = 0  # blank tokens in front of every document in this call
     key_mask: Tensor | None = None  # (B, T) True for real tokens, which come first; None: all are
-    columns: Tensor | None = None  # (B, T) or (T,): the work place of each of the caller's columns; None: the same (after the blanks)
-    cu_seqlens: Tensor | None = None  # (N + 1,) boundaries of packed documents, in work order
+    columns: Tensor | None = (
+        None  # (B, T) or (T,): the work place of each of the caller's columns; None: the same (after the blanks)
+    )
+    cu_seqlens: Tensor | None = None  # (N + 1,) boundaries of packed documents, in work order, on the CPU
     document: Tensor | None = None  # (T,) the document of each token
     place: Tensor | None = None  # (T,) its place in that document
     is_unpacked: bool = False  # documents of one length, taken from their row as a batch
@@ -38,15 +40,19 @@ class Layout:
     def lengths(self) -> Tensor:
         """(B or 1,) or (N,): one more than the last position of each document."""
         if self.cu_seqlens is not None:
-            return self.positions[0, self.cu_seqlens[1:].long() - 1] + 1
-        seen = self.positions if self.key_mask is None else self.positions.expand_as(self.key_mask).masked_fill(~self.key_mask, 0)
+            return self.positions[0, self.cu_seqlens[1:].long().to(self.positions.device) - 1] + 1
+        seen = (
+            self.positions
+            if self.key_mask is None
+            else self.positions.expand_as(self.key_mask).masked_fill(~self.key_mask, 0)
+        )
         return seen.amax(dim=1) + 1
 
     @property
     def num_new(self) -> Tensor:
         """(B,) or (N,): real and blank tokens of each sequence in this call."""
         if self.cu_seqlens is not None:
-            return self.cu_seqlens.long().diff()
+            return self.cu_seqlens.long().diff().to(self.positions.device)
         return self.positions.new_full((self.batch,), self.positions.shape[1]) if self.counts is None else self.counts
 
     def restore(self, hidden: Tensor) -> Tensor:
@@ -107,37 +113,43 @@ def _with_blank(embeds: Tensor, layout: Layout, blank: Tensor) -> tuple[Tensor, 
     )
 
 
-def _packed(embeds: Tensor, cu_seqlens: Tensor, is_real: Tensor | None, position_ids: Tensor | None, blank: Tensor | None) -> tuple[Tensor, Layout]:
+def _packed(
+    embeds: Tensor, cu_seqlens: Tensor, is_real: Tensor | None, position_ids: Tensor | None, blank: Tensor | None
+) -> tuple[Tensor, Layout]:
     check_boundaries(cu_seqlens, embeds.shape)
     if is_real is not None:
-        raise ValueError("cu_seqlens and an attention_mask with padding exclude each other; leave padding out of packed rows")
-    bounds = cu_seqlens.long()
-    lengths = bounds.diff()
+        raise ValueError(
+            "cu_seqlens and an attention_mask with padding exclude each other; leave padding out of packed rows"
+        )
+    lengths = cu_seqlens.diff()
     if bool((lengths == lengths[0]).all()):
-        rows = len(lengths)
-        places = None if position_ids is None else position_ids.reshape(rows, -1)
-        work, layout = arrange(embeds.reshape(rows, -1, embeds.shape[2]), position_ids=places, blank=blank)
+        places = None if position_ids is None else position_ids.reshape(len(lengths), -1)
+        work, layout = arrange(embeds.reshape(len(lengths), -1, embeds.shape[2]), position_ids=places, blank=blank)
         return work, replace(layout, is_unpacked=True)
-    num_tokens = embeds.shape[1]
-    document = torch.searchsorted(bounds[1:], torch.arange(num_tokens, device=bounds.device), right=True)
-    columns = None
-    if blank is not None:
-        n = blank.shape[0]
-        columns = torch.arange(num_tokens, device=bounds.device) + n * (document + 1)
-        bounds = bounds + n * torch.arange(len(bounds), device=bounds.device)
-        num_tokens += n * (len(bounds) - 1)
-        # Row 0..n-1 of the source are the blank tokens, the rest the real ones.
-        document = torch.searchsorted(bounds[1:], torch.arange(num_tokens, device=bounds.device), right=True)
-        source = torch.arange(num_tokens, device=bounds.device) - bounds[document]
-        source[columns] = torch.arange(n, n + embeds.shape[1], device=bounds.device)
-        embeds = torch.cat([blank.to(embeds.dtype)[None], embeds], dim=1).index_select(1, source)
-    place = torch.arange(num_tokens, device=bounds.device) - bounds[document]
-    positions = place[None]
-    if position_ids is not None:
-        shifted = position_ids if columns is None else position_ids + blank.shape[0]  # type: ignore[union-attr]
-        positions = shifted if columns is None else positions.index_copy(1, columns, shifted.to(positions.dtype))
     num_blank = 0 if blank is None else blank.shape[0]
-    return embeds, Layout(1, positions, num_blank, None, columns, bounds.to(torch.int32), document, place)
+    bounds = cu_seqlens.long() + num_blank * torch.arange(len(cu_seqlens))
+    document = torch.repeat_interleave(lengths + num_blank).to(embeds.device)
+    place = torch.arange(len(document), device=embeds.device) - bounds.to(embeds.device)[document]
+    positions, columns = place[None], None
+    if blank is not None:
+        # Rows 0 to n - 1 of the source are the blank tokens, the rest the real ones.
+        columns = (place >= num_blank).nonzero()[:, 0]
+        source = place.clone()
+        source[columns] = torch.arange(num_blank, num_blank + embeds.shape[1], device=embeds.device)
+        embeds = torch.cat([blank.to(embeds.dtype)[None], embeds], dim=1).index_select(1, source)
+    if position_ids is not None:
+        given = position_ids.to(positions.dtype) + num_blank
+        positions = given if columns is None else positions.index_copy(1, columns, given)
+    layout = Layout(
+        1,
+        positions,
+        num_blank,
+        columns=columns,
+        cu_seqlens=bounds.to(torch.int32),
+        document=document,
+        place=place,
+    )
+    return embeds, layout
 
 
 def check_boundaries(cu_seqlens: Tensor, shape: torch.Size) -> None:
@@ -145,13 +157,18 @@ def check_boundaries(cu_seqlens: Tensor, shape: torch.Size) -> None:
     if shape[0] != 1:
         raise ValueError(f"cu_seqlens needs the documents packed along one row (batch 1); the batch is {shape[0]}")
     if cu_seqlens.dim() != 1 or cu_seqlens.is_floating_point() or len(cu_seqlens) < 2:
-        raise ValueError(f"cu_seqlens has shape {tuple(cu_seqlens.shape)} and type {cu_seqlens.dtype}; allowed are whole numbers (documents + 1,), e.g. [0, 5, 9]")
-    ends = torch.tensor([0, shape[1]], device=cu_seqlens.device)
-    if not bool(((cu_seqlens[[0, -1]] == ends).all() & (cu_seqlens.diff() > 0).all())):
-        raise ValueError(f"cu_seqlens {cu_seqlens.tolist()[:8]}... must rise from 0 to the number of tokens, {shape[1]}, without an empty document")
+        raise ValueError(
+            f"cu_seqlens has shape {tuple(cu_seqlens.shape)} and type {cu_seqlens.dtype}; "
+            "allowed are whole numbers (documents + 1,), e.g. [0, 5, 9]"
+        )
+    if cu_seqlens[0] != 0 or cu_seqlens[-1] != shape[1] or bool((cu_seqlens.diff() <= 0).any()):
+        raise ValueError(
+            f"cu_seqlens {cu_seqlens.tolist()[:8]}... must rise from 0 to the number of tokens, {shape[1]}, "
+            "without an empty document"
+        )
 
 
-def boundaries_from_positions(position_ids: Tensor, batch: int) -> Tensor | None:
+def boundaries_from_positions(position_ids: Tensor) -> Tensor | None:
     """Boundaries where the positions of a packed row start again at a smaller number; None if they never do.
 
     Such rows come from transformers' DataCollatorWithFlattening. Errors: ValueError when a row of a batch restarts.
@@ -159,9 +176,10 @@ def boundaries_from_positions(position_ids: Tensor, batch: int) -> Tensor | None
     restarts = position_ids.diff(dim=1) <= 0
     if not bool(restarts.any()):
         return None
-    if batch != 1:
+    if position_ids.shape[0] != 1:
         raise ValueError(
-            f"position_ids restart inside a row of a batch of {batch}: are these packed documents? Pack them along one row and pass cu_seqlens, or pass an attention_mask if they are padding"
+            f"position_ids restart inside a row of a batch of {position_ids.shape[0]}; if these are packed documents, pack "
+            "them along one row and pass cu_seqlens, if it is padding pass an attention_mask"
         )
     inner = restarts[0].nonzero()[:, 0] + 1
     ends = inner.new_tensor([position_ids.shape[1]])

@@ -53,7 +53,9 @@ class Rotary:
     @property
     def _limit(self) -> int:
         rope = self.config.rope_parameters or {}
-        return rope["original_max_position_embeddings"] if self.type == "longrope" else self.config.max_position_embeddings
+        return (
+            rope["original_max_position_embeddings"] if self.type == "longrope" else self.config.max_position_embeddings
+        )
 
     def _for_layout(self, layout: Layout) -> tuple[Tensor, float]:
         device = layout.positions.device
