@@ -1,0 +1,400 @@
+"""The command line: parse, call one function, print, write. Heavy imports stand inside the command that needs them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+import termwise
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+app = typer.Typer(
+    name="termwise",
+    help="Softmax attention, one term at a time: compare attention by its parts, on your own text.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+# typer brings its own copy of click or uses the installed one, by version; this is ClickException in either.
+_ParseError: type[Exception] = typer.BadParameter.__mro__[2]
+
+Data = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[DATA]...",
+        help="Files, folders, globs (.txt .md .jsonl .parquet .csv .py ...) or hf:org/name; "
+        "without it the source of Python's standard library.",
+        show_default=False,
+    ),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        help="Run folder. [default: termwise-runs/COMMAND-HASH, so that the same command resumes]", show_default=False
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object at the end instead of a table.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps or auto.")]
+Dtype = Annotated[
+    str | None, typer.Option(help="float32, bfloat16 or auto. [default: what the device does well]", show_default=False)
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done and what it would cost, and stop.")]
+Column = Annotated[str | None, typer.Option(help="The column that holds the text of tables.", show_default=False)]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"termwise {termwise.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """Softmax attention, one term at a time: compare attention by its parts, on your own text."""
+
+
+@app.command()
+def study(
+    context_of_call: typer.Context,
+    data: Data = None,
+    variants: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Groups (ladder, denominators, gates, paper, all), names, short names like taylor:0..2@mean, or spec.json files, "
+            "comma-separated. [default: softmax,linear_elu,taylor:0..2,taylor:0..4]",
+            show_default=False,
+        ),
+    ] = None,
+    preset: Annotated[
+        str, typer.Option(help="tiny (0.8 M parameters, bytes), small (10 M, BPE) or paper (275 M, for GPUs).")
+    ] = "tiny",
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            help="Wall time of the whole grid, evaluation included: 90s, 10m, 1h30m. [default: 10m]", show_default=False
+        ),
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Steps of every run, in place of --budget.", show_default=False)
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Runs of each variant; two or more give intervals over seeds.")] = 3,
+    seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Runs at a time, one core each. [default: the number of cores]", show_default=False),
+    ] = None,
+    recall: Annotated[
+        bool | None,
+        typer.Option(
+            "--recall/--no-recall",
+            help="Train a small model of each variant to look up pairs. [default: yes, unless it would take a third of the budget]",
+            show_default=False,
+        ),
+    ] = None,
+    baseline: Annotated[
+        bool, typer.Option("--baseline/--no-baseline", help="Add softmax, which all others are compared with.")
+    ] = True,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(help="bytes, bpe:N or a folder with tokenizer.json. [default: the preset's]", show_default=False),
+    ] = None,
+    column: Column = None,
+    document: Annotated[
+        str, typer.Option(help="What a document is: auto (a file, a row), file, row or line.")
+    ] = "auto",
+    errors: Annotated[str, typer.Option(help="Bad UTF-8: strict stops and names it, replace counts it.")] = "strict",
+    context: Annotated[
+        int | None, typer.Option(help="Tokens a model sees at once. [default: the preset's]", show_default=False)
+    ] = None,
+    tokens_per_step: Annotated[
+        int | None, typer.Option(help="Tokens of one step. [default: 8 windows of the context]", show_default=False)
+    ] = None,
+    evaluation_tokens: Annotated[
+        int | None, typer.Option(help="Held-out tokens scored. [default: at most 131,072]", show_default=False)
+    ] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate. [default: 0.001]", show_default=False)] = None,
+    demonstration: Annotated[bool, typer.Option("--demonstration", help="Mark the page as a demonstration.")] = False,
+    out: Out = None,
+    as_json: Json = False,
+    device: Device = "cpu",
+    dtype: Dtype = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Train variants of attention on your text, several seeds each, and compare them in pairs with softmax.
+
+    Equal tokens, order of data and starting weights for all. The same command goes on where it stopped; in the same --out
+    more variants or seeds extend the study.
+    """
+    started = time.monotonic()
+    from termwise.study.budget import parse_duration
+    from termwise.study.experiment import default_workers, dry_run_study, run_study
+    from termwise.study.grid import DEFAULT_VARIANTS, StudyConfig, split_names
+    from termwise.study.planning import default_folder, reserved
+
+    asked: dict[str, Any] = {
+        "data": tuple(data or ()), "column": column, "document": document, "errors": errors, "tokenizer": tokenizer,
+        "variants": split_names(variants) if variants else DEFAULT_VARIANTS, "baseline": baseline, "preset": preset,
+        "seeds": seeds, "first_seed": seed, "steps": steps, "budget": parse_duration(budget) if budget else None,
+        "tokens_per_step": tokens_per_step, "context": context, "evaluation_tokens": evaluation_tokens, "lr": lr,
+        "recall": recall, "device": device, "dtype": dtype, "demonstration": demonstration,
+    }  # fmt: skip
+    config = StudyConfig(**asked)
+    num_workers = workers or default_workers(device)
+    console = _progress_console()
+    if dry_run:
+        _print(dry_run_study(config, num_workers=num_workers, console=console, started=started), as_json)
+        return
+    folder = out or default_folder(config)
+    with reserved(folder):
+        done = run_study(
+            config, folder, arguments=_given(context_of_call), num_workers=num_workers, console=console, started=started
+        )
+        _finish(done.folder, as_json, failures=done.failures)
+    if done.failures:
+        raise typer.Exit(1)
+
+
+@app.command()
+def evaluate(
+    context_of_call: typer.Context,
+    models: Annotated[
+        list[str], typer.Argument(metavar="MODEL...", help="Model folders, or catalogue names.", show_default=False)
+    ],
+    tasks: Annotated[str, typer.Option(help="perplexity, recall, or both.")] = "perplexity,recall",
+    text: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Score these files or folders. [default: what the model's study held out]", show_default=False
+        ),
+    ] = None,
+    column: Column = None,
+    preset: Annotated[str, typer.Option(help="The size in which a catalogue name is built.")] = "tiny",
+    context: Annotated[
+        int | None, typer.Option(help="Window of the scores. [default: the model's]", show_default=False)
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(help="Tokens scored at most, spread over the text.")] = 131_072,
+    seed: Annotated[int, typer.Option(help="Seed of the weights of a catalogue name and of the recall task.")] = 0,
+    out: Out = None,
+    as_json: Json = False,
+    device: Device = "cpu",
+    dtype: Dtype = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Score models: held-out loss (perplexity) and recall.
+
+    A catalogue name is built untrained for perplexity, and trained on the recall task for recall.
+    """
+    from termwise.study.evaluate import EvaluateConfig, default_folder, describe, evaluate_models
+    from termwise.study.planning import reserved
+
+    asked: dict[str, Any] = {
+        "models": tuple(models), "tasks": tuple(task.strip() for task in tasks.split(",")), "text": tuple(text or ()),
+        "column": column, "preset": preset, "context": context, "max_tokens": max_tokens, "seed": seed, "device": device,
+        "dtype": dtype,
+    }  # fmt: skip
+    config = EvaluateConfig(**asked)
+    if dry_run:
+        _print(describe(config), as_json)
+        return
+    folder = out or default_folder(config)
+    with reserved(folder):
+        evaluate_models(config, folder, arguments=_given(context_of_call), console=_progress_console())
+        _finish(folder, as_json)
+
+
+@app.command()
+def generate(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL", help="A model folder, e.g. termwise-runs/demo/runs/softmax/0/model.", show_default=False
+        ),
+    ],
+    prompt: Annotated[str, typer.Option(help="The text to go on from.", show_default=False)],
+    max_tokens: Annotated[int, typer.Option(min=1, help="New tokens at most.")] = 200,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 takes the likeliest token each time.")] = 0.8,
+    top_p: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Draw from the likeliest tokens that have this share together.")
+    ] = 0.95,
+    seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
+    as_json: Json = False,
+    device: Device = "cpu",
+    dtype: Dtype = None,
+) -> None:
+    """Write on from a prompt, token by token as they come; the speed is said at the end."""
+    from termwise.models.naming import trained_folder
+    from termwise.models.streaming import generate_text
+
+    write = (lambda piece: None) if as_json else (lambda piece: (sys.stdout.write(piece), sys.stdout.flush()))
+    told = generate_text(
+        trained_folder(model),
+        prompt,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_p=top_p,
+        seed=seed,
+        device=device,
+        dtype=dtype,
+        write=write,
+    )
+    if as_json:
+        typer.echo(json.dumps(told, ensure_ascii=False))
+        return
+    typer.echo("")
+    typer.echo(
+        f"{told['tokens']} tokens, {told['tokens_per_second']:.1f} tokens/s, state {told['state_bytes']:,} B", err=True
+    )
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.", show_default=False)],
+    lang: Annotated[str, typer.Option(help="Language of the page.")] = "en",
+) -> None:
+    """Write the page of run folders again from their records, and print what it says."""
+    for folder in runs:
+        _finish(folder, as_json=False, lang=lang)
+
+
+@app.command()
+def variants(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", help="A name, a short name, or a spec.json file.", show_default=False),
+    ] = None,
+    plot: Annotated[
+        bool, typer.Option("--plot", help="Draw what each order does to a sentence, with a trained model.")
+    ] = False,
+    sentence: Annotated[
+        str, typer.Option(help="The sentence for --plot.")
+    ] = "In the beginning was the word, and the word was with",
+    model: Annotated[
+        str | None, typer.Option(help="The model for --plot. [default: of the last study]", show_default=False)
+    ] = None,
+    layer: Annotated[
+        int | None, typer.Option(help="The layer for --plot. [default: the most telling head]", show_default=False)
+    ] = None,
+    head: Annotated[int | None, typer.Option(help="The head for --plot.", show_default=False)] = None,
+    length: Annotated[int, typer.Option(min=1, help="Context length for the sizes of states.")] = 8192,
+    width: Annotated[int, typer.Option(min=1, help="Width of keys and values of one head for the sizes.")] = 64,
+    out: Annotated[Path, typer.Option(help="The page that --plot writes.")] = Path("termwise-runs/sentence.html"),
+    as_json: Json = False,
+) -> None:
+    """List the variants, or explain one: formula, state and cost, equal names, parts that cancel and why."""
+    from termwise.study import listing
+
+    if plot:
+        from termwise.analysis.sentence import look
+        from termwise.models.naming import plotted_model
+        from termwise.report.sentence import write
+
+        _print({"open": str(write(look(plotted_model(model, name), sentence, layer=layer, head=head), out))}, as_json)
+    elif name is None:
+        _print(listing.all_variants(width, length), as_json, table=listing.table)
+    else:
+        _print(listing.one_variant(name, width, length), as_json, table=listing.text)
+
+
+def _given(call: typer.Context) -> dict[str, Any]:
+    """The arguments of this command that were given, as run.json keeps them."""
+    found = {}
+    for option in call.command.params:
+        source = call.get_parameter_source(option.name)
+        if source is not None and source.name == "COMMANDLINE":
+            value = call.params[option.name]
+            found[option.opts[0].lstrip("-").replace("-", "_")] = str(value) if isinstance(value, Path) else value
+    return found
+
+
+def _progress_console() -> Console:
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
+def _finish(folder: Path, as_json: bool, lang: str = "en", **more: Any) -> None:
+    """Write the page, and print the end of a command."""
+    from rich.console import Console
+
+    from termwise.report import page, terminal
+
+    try:
+        path: Path | None = page.write(folder, lang=lang)
+    except ValueError as error:
+        if "pip install" not in str(error):
+            raise
+        path = None
+        typer.echo(f"termwise: no page was written: {error}", err=True)
+    if as_json:
+        from termwise.study.measures import as_json as records_as_json
+
+        typer.echo(
+            json.dumps({"folder": str(folder), "page": str(path) if path else None, **more, **records_as_json(folder)})
+        )
+        return
+    Console().print(terminal.summary(folder, lang=lang))
+
+
+def _print(value: Any, as_json: bool, table: Any = None) -> None:
+    if as_json:
+        typer.echo(json.dumps(value, ensure_ascii=False))
+    elif table is not None:
+        from rich.console import Console
+
+        Console().print(table(value))
+    else:
+        for name, held in value.items():
+            typer.echo(f"{name.replace('_', ' ')}: {held}")
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line. Exit codes: 0 done, 1 a run failed, 2 bad input (one line on stderr), 130/143 stopped by a signal."""
+    logging.basicConfig(format="termwise: %(message)s", level=logging.WARNING)
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    sys.exit(_run(arguments))
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    from termwise.study.workers import Interrupted
+
+    try:
+        code = app(args=arguments, standalone_mode=False)
+    except _ParseError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            error.show()  # type: ignore[attr-defined]
+            return 2
+        return _fail(error.format_message(), 2)  # type: ignore[attr-defined]
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail("stopped; the same command goes on where it was saved last", 130)
+    except Interrupted as stopped:
+        return _fail(f"{stopped}; every run is saved, the same command goes on", stopped.exit_code)
+    except BrokenPipeError:
+        # Whoever reads has left (`| head`): nothing more to say, and no noise when the interpreter flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (ValueError, OSError) as error:
+        return _fail(str(error), 1 if type(error).__name__ == "TrainingDiverged" else 2)
+    return code if isinstance(code, int) else 0
+
+
+def _fail(message: str, code: int) -> int:
+    line = " ".join(message.split())
+    print(f"termwise: {line}", file=sys.stderr)
+    return code

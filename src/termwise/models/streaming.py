@@ -1,0 +1,110 @@
+"""Text as it is generated, piece by piece."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.generation.streamers import BaseStreamer
+
+from termwise.models.build import load
+from termwise.models.cache import CACHE_FIELD, TermwiseCache
+
+
+class TextStream(BaseStreamer):
+    """Hands on text once no later token can change it: a character cut between two tokens waits for its rest."""
+
+    def __init__(self, tokenizer: Any, write: Callable[[str], object]) -> None:
+        self.tokenizer, self.write = tokenizer, write
+        self.ids: list[int] = []
+        self.shown = 0
+        self.is_prompt = True
+
+    def put(self, value: Tensor) -> None:
+        if self.is_prompt:
+            self.is_prompt = False
+            return
+        self.ids.extend(value.flatten().tolist())
+        self._show(self.text.rstrip("\ufffd"))
+
+    def end(self) -> None:
+        self._show(self.text)
+
+    @property
+    def text(self) -> str:
+        return self.tokenizer.decode(self.ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+    def _show(self, text: str) -> None:
+        if len(text) > self.shown:
+            self.write(text[self.shown :])
+            self.shown = len(text)
+
+
+def generate_text(
+    folder: str | Path,
+    prompt: str,
+    *,
+    max_tokens: int = 200,
+    temperature: float = 0.8,
+    top_p: float = 0.95,
+    seed: int = 0,
+    device: str = "cpu",
+    dtype: str | None = None,
+    write: Callable[[str], object] = lambda piece: None,
+) -> dict[str, Any]:
+    """Go on from a prompt with the model of a folder; `write` gets the new text as it comes.
+
+    temperature 0 takes the likeliest token each time. Errors: ValueError for a folder without model or tokenizer, an empty
+    prompt, numbers out of range.
+    """
+    if not temperature >= 0 or not 0 < top_p <= 1 or max_tokens < 1:
+        raise ValueError(
+            f"temperature={temperature}, top_p={top_p}, max_tokens={max_tokens}; allowed are temperature from 0, "
+            "top_p above 0 and at most 1, max_tokens from 1"
+        )
+    model, tokenizer = load(folder)
+    if tokenizer is None:
+        raise ValueError(f"{folder} holds no tokenizer, so no text goes in or out; copy a tokenizer.json into it")
+    ids = tokenizer(prompt, return_tensors="pt", add_special_tokens=False)["input_ids"]
+    if ids.shape[1] == 0:
+        raise ValueError("the prompt is empty; give at least one character to go on from")
+    placed: Any = model.eval()
+    placed.to(_device(device), dtype=_dtype(dtype))
+    torch.manual_seed(seed)
+    stream, cache = TextStream(tokenizer, write), TermwiseCache(model.config.num_hidden_layers)
+    draws: dict[str, Any] = {"do_sample": False, CACHE_FIELD: cache}
+    if temperature > 0:
+        draws |= {"do_sample": True, "temperature": temperature, "top_p": top_p, "top_k": 0}
+    started = time.perf_counter()
+    model.generate(
+        ids.to(model.device), max_new_tokens=max_tokens, streamer=stream,
+        pad_token_id=model.config.eos_token_id, **draws,
+    )  # fmt: skip
+    seconds = time.perf_counter() - started
+    return {
+        "text": stream.text,
+        "tokens": len(stream.ids),
+        "seconds": seconds,
+        "tokens_per_second": len(stream.ids) / seconds,
+        "state_bytes": cache.nbytes,
+    }
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"device={name!r}; allowed are auto, cpu, cuda, cuda:1, mps") from None
+
+
+def _dtype(name: str | None) -> torch.dtype | None:
+    known = {None: None, "auto": None, "float32": torch.float32, "bfloat16": torch.bfloat16}
+    if name not in known:
+        raise ValueError(f"dtype={name!r}; allowed are auto, float32, bfloat16")
+    return known[name]

@@ -1,0 +1,289 @@
+"""`termwise evaluate`: held-out loss and recall of any model folder or catalogue name, as records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import pydantic
+
+from termwise.results import Record, RunFolder, config_hash, now
+from termwise.study import recall
+from termwise.study.grid import RunConfig
+from termwise.study.measures import NATS, Recorder, read_result
+from termwise.training.configuration import Configuration
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from termwise.models.naming import Named
+
+Say = Callable[[str], None]
+
+
+class EvaluateConfig(Configuration):
+    """What is evaluated on what. `text` empty: the held-out text of the study a model comes from, else of the standard library."""
+
+    models: tuple[str, ...] = pydantic.Field(min_length=1)
+    tasks: tuple[Literal["perplexity", "recall"], ...] = ("perplexity", "recall")
+    text: tuple[str, ...] = ()
+    column: str | None = None
+    preset: str = "tiny"
+    context: int | None = pydantic.Field(None, ge=2)
+    max_tokens: int = pydantic.Field(131_072, ge=1)
+    seed: int = pydantic.Field(0, ge=0)
+    device: str = "cpu"
+    dtype: Literal["auto", "float32", "bfloat16"] | None = None
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One model to be scored: a folder with its tokenizer, or an untrained variant."""
+
+    named: Named
+    model: Any
+    tokenizer: str
+    spec: dict[str, Any]
+    layer: dict[str, Any]
+
+
+def default_folder(config: EvaluateConfig) -> Path:
+    """termwise-runs/evaluate-HASH of what was asked for."""
+    return Path("termwise-runs") / f"evaluate-{config_hash(config.model_dump(mode='json'))}"
+
+
+def describe(config: EvaluateConfig) -> dict[str, Any]:
+    """What would be done: which models, which tasks, how much text. Finds every model first, so bad names are told here too."""
+    from termwise.models.naming import find_model
+
+    models = {}
+    for name in config.models:
+        named = find_model(name)
+        models[name] = f"folder {named.folder}" if named.folder else f"built untrained in the size {config.preset}"
+    return {
+        "models": models,
+        "tasks": list(config.tasks),
+        "text": list(config.text) or "held out",
+        "tokens_at_most": config.max_tokens,
+    }
+
+
+def evaluate_models(config: EvaluateConfig, out: Path, *, arguments: Mapping[str, Any], console: Console) -> RunFolder:
+    """Score every model on every task; each figure a record in `out`. The caller holds the lock of `out`.
+
+    ValueError for a name that is neither folder nor variant, a text that cannot be read, a model that sees the future.
+    """
+    from termwise.models.naming import find_model
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    found = [find_model(name) for name in config.models]
+    for named in found:
+        if named.note:
+            say(named.note)
+    resolved = config.model_dump(mode="json")
+    folder = RunFolder.create(out, "evaluate", dict(arguments), resolved)
+    recorder = Recorder(folder)
+    described = []
+    for named in found:
+        subject = _open(named, config)
+        described.append(_described(subject))
+        folder.update(variants=described)
+        for task in config.tasks:
+            measure = {"perplexity": _perplexity, "recall": _recall}[task]
+            recorder.add(measure(subject, config, folder, say))
+    return folder
+
+
+def _open(named: Named, config: EvaluateConfig) -> Subject:
+    from termwise.attention.catalogue import catalogue
+    from termwise.models.build import build, load
+
+    if named.folder is None:
+        variant = catalogue.variant(named.name)
+        model = build(named.name, preset=config.preset, vocab_size=257, seed=config.seed)
+        return Subject(named, model, "bytes", variant.spec.to_dict(), variant.layer.to_dict())
+    model, tokenizer = load(named.folder)
+    if tokenizer is None and model.config.vocab_size not in (257, recall_vocabulary()):
+        raise ValueError(f"{named.folder} holds no tokenizer, so no text can be scored; copy a tokenizer.json into it")
+    spec, layer = model.config.specs[0], model.config.options[0]
+    return Subject(
+        named, model, str(named.folder) if tokenizer is not None else "bytes", spec.to_dict(), layer.to_dict()
+    )
+
+
+def recall_vocabulary() -> int:
+    """Symbols of the recall task."""
+    from termwise.data.synthetic import RECALL_VOCAB
+
+    return RECALL_VOCAB
+
+
+def _described(subject: Subject) -> dict[str, Any]:
+    specs = set(subject.model.config.specs)
+    shown = {"formula": f"{len(specs)} kinds of layers", "short_name": "", "parts_that_cancel": []}
+    if len(specs) == 1:
+        (spec,) = specs
+        shown = {"formula": spec.formula, "short_name": spec.short_name, "parts_that_cancel": list(spec.explain())}
+    return {"name": subject.named.name, "equal_names": [], **shown}
+
+
+def _perplexity(subject: Subject, config: EvaluateConfig, folder: RunFolder, say: Say) -> Iterator[Record]:
+    """Held-out loss in nats a token and bits a byte."""
+    from termwise.evaluation import held_out_loss
+
+    model, name = subject.model, subject.named.name
+    if subject.named.folder is None:
+        say(f"{name} is a name, not a folder: its loss is that of untrained weights")
+    context = config.context or min(model.config.max_position_embeddings, 1024)
+    if model.config.vocab_size == recall_vocabulary() and subject.tokenizer == "bytes":
+        yield _record(
+            folder, config, name, "loss", "held_out_nats", NATS, reason="a model of the recall task reads no text"
+        )
+        return
+    tokens = _tokens(subject, config, folder, say)
+    started = now()
+    loss = held_out_loss(placed(model, config), tokens, context=context)
+    say(
+        f"{name}: {loss.nats_per_token:.4f} nats/token, {loss.bits_per_byte:.3f} bits/byte on {loss.num_tokens:,} tokens"
+    )
+    common = {"n": loss.num_tokens, "started": started}
+    yield _record(folder, config, name, "loss", "held_out_nats", NATS, loss.nats_per_token, **common)
+    if loss.num_bytes:
+        yield _record(folder, config, name, "loss", "held_out_bits", "bits/byte", loss.bits_per_byte, **common)
+
+
+def placed(model: Any, config: EvaluateConfig) -> Any:
+    """The model on its device in the precision asked for."""
+    import torch
+
+    device = (
+        "cuda"
+        if config.device == "auto" and torch.cuda.is_available()
+        else "cpu"
+        if config.device == "auto"
+        else config.device
+    )
+    return model.to(device, dtype=torch.bfloat16 if config.dtype == "bfloat16" else torch.float32)
+
+
+def _tokens(subject: Subject, config: EvaluateConfig, folder: RunFolder, say: Say) -> Any:
+    """What all models are scored on: the whole of a text that was named, else what the study of the first model that has one
+    held out, else what is held out of the standard library's source."""
+    from termwise.data.text import open_text
+    from termwise.models.naming import find_model
+    from termwise.study.run import SpreadWindows
+
+    cache = folder.path / "data" / config_hash(subject.tokenizer)
+    if config.text:
+        text = open_text(list(config.text), column=config.column, tokenizer=subject.tokenizer, cache=cache)
+        return SpreadWindows(Whole((text.train, text.held_out)), config.max_tokens)
+    studies = (study_of(find_model(name).folder) for name in config.models)
+    study = next((study for study in studies if study), None)
+    how: dict[str, Any] = {}
+    paths, where = None, "the standard library's source (--text names another)"
+    if study:
+        resolved = study["resolved"]
+        paths, where = resolved["data"]["given"], f"the text of {study['run_id']}"
+        how = {name: resolved[name] for name in ("document", "errors", "column")}
+    text = open_text(paths, tokenizer=subject.tokenizer, cache=cache, **how)
+    say(f"{subject.named.name}: scored on what is held out of {where}")
+    return SpreadWindows(text.held_out, config.max_tokens)
+
+
+def study_of(folder: Path | None) -> dict[str, Any] | None:
+    """run.json of the study whose model a folder is (OUT/runs/VARIANT/SEED/model); None for any other."""
+    if folder is None:
+        return None
+    for out in folder.absolute().parents[2:5]:
+        if (out / "run.json").is_file() and (out / "runs").is_dir():
+            run = RunFolder.open(out).run
+            return run if run["command"] == "study" else None
+    return None
+
+
+class Whole:
+    """Both parts of a text as one, for `held_out_loss`."""
+
+    def __init__(self, parts: tuple[Any, ...]) -> None:
+        import numpy as np
+
+        self._parts = parts
+        self.vocab_size, self.token_bytes = parts[0].vocab_size, parts[0].token_bytes
+        self.document_bytes = np.concatenate([part.document_bytes for part in parts])
+        self.document_lengths = np.concatenate([part.document_lengths for part in parts])
+        self.num_tokens = sum(part.num_tokens for part in parts)
+
+    def windows(self, context: int) -> Iterator[Any]:
+        """The windows of every part, its documents numbered after those of the parts before."""
+        import dataclasses
+
+        before = 0
+        for part in self._parts:
+            for window in part.windows(context):
+                yield dataclasses.replace(window, document=before + window.document)
+            before += part.num_documents
+
+
+def _recall(subject: Subject, config: EvaluateConfig, folder: RunFolder, say: Say) -> Iterator[Record]:
+    """A folder's model is asked for pairs of its own tokens; a name is trained on the recall task first."""
+    from termwise.evaluation import in_context_recall, recall_accuracy
+
+    name = subject.named.name
+    if subject.named.folder is None:
+        yield from _trained_recall(subject, config, folder, say)
+        return
+    model = placed(subject.model, config)
+    if model.config.vocab_size == recall_vocabulary() and subject.tokenizer == "bytes":
+        accuracy, method, n = recall_accuracy(model), "recall task", None
+    else:
+        result = in_context_recall(model, seed=config.seed)
+        accuracy, method, n = result.accuracy, "in-context pairs of its own tokens, untrained", result.num_queries
+    say(f"{name}: recall {accuracy:.2f} ({method})")
+    yield _record(folder, config, name, "recall", "accuracy", "share", accuracy, method=method, n=n)
+
+
+def _trained_recall(subject: Subject, config: EvaluateConfig, folder: RunFolder, say: Say) -> Iterator[Record]:
+    from termwise.study.run import run_one
+
+    name = subject.named.name
+    say(f"{name}: training a small model on the recall task, at most {recall.MAX_STEPS:,} steps (about a minute)")
+    run = RunConfig(
+        kind="recall", variant=name, seed=config.seed, spec=subject.spec, layer=subject.layer, preset=recall.PRESET, text={},
+        steps=recall.MAX_STEPS, tokens_per_step=recall.BATCH * recall.LENGTH, context=recall.LENGTH, device=config.device,
+        dtype=config.dtype,
+    )  # fmt: skip
+    path = folder.run_path(name, config.seed).with_name(f"recall-{config.seed}")
+    path.mkdir(parents=True, exist_ok=True)
+    result = read_result(path) or run_one(path, run)
+    if result["status"] != "ok":
+        yield _record(folder, config, name, "recall", "accuracy", "share", status="failed", reason=result["reason"])
+        return
+    curve = result["curve"]
+    steps = recall.steps_to_recall(curve)
+    reached = {"value": steps} if steps else {"reason": f"not reached within {recall.MAX_STEPS:,} steps"}
+    say(f"{name}: recall {curve[-1][1]:.2f}, " + (f"after {steps:,} steps" if steps else str(reached["reason"])))
+    method = "trained on the recall task"
+    yield _record(folder, config, name, "recall", "accuracy", "share", curve[-1][1], method=method)
+    yield _record(folder, config, name, "recall", "steps_to_recall", "steps", method=method, **reached)
+
+
+def _record(
+    folder: RunFolder,
+    config: EvaluateConfig,
+    name: str,
+    kind: str,
+    metric: str,
+    unit: str,
+    value: float | None = None,
+    **rest: Any,
+) -> Record:
+    if value is None:
+        rest = {"status": "not_measured"} | rest
+    return Record(
+        run_id=folder.run["run_id"], kind=kind, subject={"variant": name, "seed": config.seed}, metric=metric, value=value,
+        unit=unit, config_hash=config_hash(config.model_dump(mode="json")), **rest,
+    )  # fmt: skip
