@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from termwise.training.configuration import TrainingConfig
@@ -58,3 +61,9 @@ def test_a_configuration_survives_json_and_names_changed_fields() -> None:
     assert config.changed_fields(dumped) == []
     changed = dumped | {"lr": 1.0, "betas": [0.5, 0.6], "keep": 7, "checkpoint_every": 9, "threads": 2}
     assert config.changed_fields(changed) == ["lr", "betas"]
+
+
+def test_a_configuration_is_checked_without_torch() -> None:
+    code = "import sys, termwise.training.configuration; print('torch' in sys.modules, 'numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False False\n"

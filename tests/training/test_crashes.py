@@ -57,8 +57,8 @@ def test_killed_at_random_times_and_resumed_is_bit_identical(
 ) -> None:
     dice, folder, kills = random.Random(0), tmp_path / "run", 0
     for _ in range(14):
-        nursery.start(folder, sleep=0.002)
-        time.sleep(dice.uniform(0, 0.3))
+        nursery.start(folder, sleep=0.01)
+        time.sleep(dice.uniform(0, 0.15))
         nursery.send(signal.SIGKILL)
         status = nursery.wait()
         if status == 0:
@@ -86,7 +86,7 @@ def test_a_signal_saves_and_leaves_with_its_code(
     nursery: Nursery, uninterrupted: Path, tmp_path: Path, number: int, code: int
 ) -> None:
     folder = tmp_path / "run"
-    nursery.start(folder, sleep=0.02)
+    nursery.start(folder, sleep=0.05)
     wait_for_lines(folder, 4)
     nursery.send(number)
     assert nursery.wait() == code
@@ -102,6 +102,8 @@ def test_a_second_ctrl_c_stops_at_once(nursery: Nursery, uninterrupted: Path, tm
     nursery.start(folder, sleep=20)
     wait_for_lines(folder, 1)
     nursery.send(signal.SIGINT)
+    while "Ctrl-C again" not in (tmp_path / "run.err").read_text():
+        time.sleep(0.01)
     time.sleep(0.5)
     started = time.monotonic()
     nursery.send(signal.SIGINT)
@@ -144,7 +146,7 @@ def test_a_second_writer_is_refused_while_the_first_trains(nursery: Nursery, tmp
 def test_a_full_disk_leaves_the_old_checkpoint_valid(nursery: Nursery, uninterrupted: Path, tmp_path: Path) -> None:
     """The system refuses writes past a file size, as a full disk would, in the middle of a tensor file."""
     folder = tmp_path / "run"
-    nursery.start(folder, sleep=0.02)
+    nursery.start(folder, sleep=0.05)
     wait_for_lines(folder, 7)
     nursery.send(signal.SIGKILL)
     nursery.wait()

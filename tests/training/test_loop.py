@@ -130,6 +130,11 @@ def test_evaluation_is_logged_and_disturbs_nothing(tmp_path: Path) -> None:
     assert [{k: v for k, v in line.items() if k != "evaluation"} for line in lines] == log_lines(tmp_path / "without")
 
 
+def test_an_evaluation_that_is_not_finite_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"log\.jsonl takes finite numbers.*'loss': nan"):
+        train(make_model(), make_batch, make_config(), tmp_path, evaluate=lambda model: {"loss": float("nan")})
+
+
 def test_a_finished_folder_is_loaded_and_returned(tmp_path: Path) -> None:
     first, second = make_model(), make_model()
     done = train(first, make_batch, make_config(steps=4), tmp_path)

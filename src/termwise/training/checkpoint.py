@@ -44,6 +44,7 @@ class Checkpoint:
 
     @property
     def step(self) -> int:
+        """Updates done."""
         return int(self.state["step"])
 
 
@@ -208,5 +209,6 @@ def _digest(path: Path) -> str:
 
 
 def sync_file(path: Path) -> None:
+    """Put a written file on disk."""
     with open(path, "r+b") as file:
         os.fsync(file.fileno())

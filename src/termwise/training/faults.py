@@ -18,6 +18,8 @@ from termwise.training.placement import Placement
 
 _LAYER = re.compile(r"(?:^|[. ])(?:layers?|blocks?|h)\.(\d+)(?:\.|$)")
 
+_PROJECTION = re.compile(r"(?:^|[. _])([a-z]+)_(?:proj|conv)(?:\.|$)")
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -150,8 +152,9 @@ def _head(described: str, tensor: Tensor, config: Any) -> int | None:
     last = 2 if tensor.ndim == 4 else tensor.ndim - 1
     axis = last if is_activation else int(is_exit and tensor.ndim == 2)
     size = tensor.shape[axis]
-    own = kv_heads if "k_proj" in described or "v_proj" in described or size == kv_heads else heads
-    is_split = "_proj" in described and size % own == 0
+    projection = _PROJECTION.search(described)
+    own = kv_heads if size == kv_heads or (projection and projection[1] in ("k", "v")) else heads
+    is_split = projection is not None and size % own == 0
     return _first_index(tensor)[axis] // (size // own) if size == own or is_split else None
 
 

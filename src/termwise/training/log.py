@@ -8,6 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from termwise.results import sync_folder
+
 
 class TrainingLog:
     """The open log of one run. Each line is with the operating system when `write` returns; `sync` puts it on disk."""
@@ -18,12 +20,19 @@ class TrainingLog:
         kept = _bytes_up_to(path, last_step)
         if kept < path.stat().st_size:
             os.truncate(path, kept)
+        sync_folder(path.parent)
 
     def write(self, line: dict[str, Any]) -> None:
-        self._file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
+        """Append one line. ValueError for a number that is not finite: a gap is None."""
+        try:
+            text = json.dumps(line, allow_nan=False)
+        except ValueError as error:
+            raise ValueError(f"{self._file.name} takes finite numbers, and None for a gap; given {line!r}") from error
+        self._file.write(text.encode() + b"\n")
         self._file.flush()
 
     def sync(self) -> None:
+        """Put all lines on disk."""
         os.fsync(self._file.fileno())
 
     def __enter__(self) -> TrainingLog:

@@ -116,6 +116,7 @@ class _Run:
             self._load(found)
         self.place.wait()
         if self.place.is_main:
+            self.root.mkdir(exist_ok=True)
             checkpoint.clean(self.root, last_step=self.step)
             for left in self.folder.glob(".model.*"):
                 shutil.rmtree(left)

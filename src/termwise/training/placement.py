@@ -41,9 +41,11 @@ class Placement:
         return self.accelerator.prepare_model(model.to(self.device))
 
     def tensor(self, array: np.ndarray) -> Tensor:
+        """The array on the device."""
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.device, non_blocking=True)
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        """The precision of a forward pass."""
         if self.dtype == torch.float32:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=self.dtype)
@@ -57,6 +59,7 @@ class Placement:
         return [value] if self.num_processes == 1 else gather_object([value])
 
     def wait(self) -> None:
+        """Until every process is here."""
         self.accelerator.wait_for_everyone()
 
 

@@ -34,7 +34,7 @@ class StopSignals:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.received is None:
