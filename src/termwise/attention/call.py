@@ -104,11 +104,12 @@ def prepare(
     with_moments = output_final_state or name in ("chunked", "recurrent")
     if with_moments and initial_state is None:
         check_size(spec, key_width, value_width, num_states=batch * kv_heads)
+    if cu_seqlens is not None:
+        cu_seqlens = _checked_boundaries(cu_seqlens, batch, num_queries, num_keys, key_mask, initial_state)
+        initial_state = None  # one sequence a document: each document's own call takes its part
     state = _state_before(
         spec, initial_state, batch, kv_heads, key_width, value_width, scales, query, accumulate, with_moments
     )
-    if cu_seqlens is not None:
-        cu_seqlens = _checked_boundaries(cu_seqlens, batch, num_queries, num_keys, key_mask, initial_state)
     rank = _ranks(key_mask, num_keys, state, query.device)
     gate = _input_gate(spec, input_gate, rank, state, causal, parameters)
     keys = _keys(
@@ -205,16 +206,8 @@ def _state_before(
     if initial is None:
         return fresh
     initial.check_same_kind(fresh)
-    expected = (batch, kv_heads, key_width, value_width)
-    given = (*initial.key.shape[:2], initial.key.shape[3], initial.value.shape[3])
-    if given != expected:
-        raise ValueError(
-            f"initial_state is for (batch, kv heads, key width, value width) {given}; this call has {expected}"
-        )
-    if initial.key.dtype != dtype:
-        raise ValueError(
-            f"initial_state holds {initial.key.dtype}, this call accumulates in {dtype}; use one precision throughout"
-        )
+    if initial.batch_size != batch:
+        raise ValueError(f"initial_state holds {initial.batch_size} sequences; this call has {batch}")
     return initial
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from termwise.attention.monomials import features
-from termwise.attention.state import FOLD, RESERVE, AttentionState, _pick, compress
+from termwise.attention.state import FOLD, RESERVE, AttentionState, _pick, compress, num_recent
 
 
 @dataclass(frozen=True)
@@ -103,8 +103,7 @@ def _first_real(rank: Tensor) -> Tensor:
 
 def fold_target(state: AttentionState) -> Tensor:
     """The boundary a state of this many keys has: a multiple of 64 that leaves the window and 64 more in the buffer."""
-    window = state.spec.local.window if state.spec.local else 1
-    due = (state.count - (window - 1) - RESERVE).clamp(min=0) // FOLD * FOLD
+    due = (state.count - (num_recent(state.spec) - 1) - RESERVE).clamp(min=0) // FOLD * FOLD
     return torch.maximum(state.boundary, due)
 
 
@@ -115,39 +114,49 @@ def fold(state: AttentionState, target: Tensor) -> AttentionState:
         return compress(state, is_real)
     sinks = state.spec.local.sinks if state.spec.local else 0
     is_far = is_real & (state.rank < target[:, None]) & (state.rank >= sinks)
-    if state.has_moments and bool(is_far.any()):
-        state = _fold_moments(state, is_far, target)
+    if bool(is_far.any()):
+        anchor = _anchor(state, target)
+        state = _fold_moments(state, is_far, anchor) if state.has_moments else state
+        state = dataclasses.replace(state, fold_age=anchor)
     return compress(dataclasses.replace(state, boundary=target), is_real & ~is_far)
 
 
-def _fold_moments(state: AttentionState, is_far: Tensor, target: Tensor) -> AttentionState:
+def _anchor(state: AttentionState, target: Tensor) -> Tensor | None:
+    """Log decay from the last key folded to now, None without decay. Sequences that fold nothing keep theirs."""
+    if state.age is None or state.fold_age is None:
+        return None
+    is_last = state.rank == target[:, None] - 1
+    return torch.where(is_last.any(dim=1, keepdim=True), _pick(state.age, is_last), state.fold_age)
+
+
+def _fold_moments(state: AttentionState, is_far: Tensor, anchor: Tensor | None) -> AttentionState:
     assert state.moments is not None and state.mass is not None
     keys = mapped_keys(state, state.key)
     weight = is_far[:, None, :].to(keys.dtype).expand(keys.shape[:3])
     before = state.moments, state.mass, state.decayed_count
-    changed: dict[str, Tensor] = {}
-    if state.age is not None and state.fold_age is not None:
-        is_last = state.rank == target[:, None] - 1
-        # Sequences that fold nothing keep their anchor.
-        anchor = torch.where(is_last.any(dim=1, keepdim=True), _pick(state.age, is_last), state.fold_age)
+    if anchor is not None and state.age is not None and state.fold_age is not None:
         log_weight = (state.age - anchor[..., None]).masked_fill(~is_far[:, None, :], -torch.inf)
         weight = log_weight.exp().to(keys.dtype)
         faded = (state.fold_age - anchor).clamp(max=0).exp().to(keys.dtype)
         before = before[0] * faded[..., None, None], before[1] * faded[..., None], before[2] * faded
-        changed["fold_age"] = anchor
     phi = features(keys, state.orders) * weight[..., None]
     return dataclasses.replace(
         state,
         moments=before[0] + torch.einsum("bgsf,bgse->bgfe", phi, state.value),
         mass=before[1] + phi.sum(dim=2),
         decayed_count=before[2] + weight.sum(dim=2),
-        **changed,  # type: ignore[arg-type]
     )
 
 
 def merge_folded(first: AttentionState, second: AttentionState) -> AttentionState:
     """Two segments about one reference, ranks and counts written out: see `AttentionState.merge`."""
     has_folded = second.boundary > 0
+    gain = torch.ones_like(first.decayed_count)
+    if first.fold_age is not None and second.fold_age is not None and second.total_log_decay is not None:
+        until_now = first.fold_age + second.total_log_decay
+        anchor = torch.where(has_folded[:, None], second.fold_age, until_now)
+        gain = (until_now - anchor).exp().to(gain.dtype)
+        first = dataclasses.replace(first, fold_age=anchor)
     if first.has_moments and second.has_moments:
         assert (
             first.moments is not None
@@ -155,19 +164,11 @@ def merge_folded(first: AttentionState, second: AttentionState) -> AttentionStat
             and second.moments is not None
             and second.mass is not None
         )
-        gain = torch.ones_like(first.decayed_count)
-        changed: dict[str, Tensor | None] = {}
-        if first.fold_age is not None and second.fold_age is not None and second.total_log_decay is not None:
-            until_now = first.fold_age + second.total_log_decay
-            anchor = torch.where(has_folded[:, None], second.fold_age, until_now)
-            gain = (until_now - anchor).exp().to(gain.dtype)
-            changed["fold_age"] = anchor
         first = dataclasses.replace(
             first,
             moments=first.moments * gain[..., None, None] + second.moments,
             mass=first.mass * gain[..., None] + second.mass,
             decayed_count=first.decayed_count * gain + second.decayed_count,
-            **changed,  # type: ignore[arg-type]
         )
     if first.age is not None and second.age is not None:
         assert first.total_log_decay is not None and second.total_log_decay is not None

@@ -10,6 +10,7 @@ reference  the definition in float64, a loop over t (reference.py)
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -84,14 +85,16 @@ def attend(
 
 
 def _owned(state: AttentionState, key: Tensor, value: Tensor) -> AttentionState:
-    """The state with buffers of its own: the caller may write into the tensors it gave."""
+    """The state with tensors of its own: the caller may write into what it gave, and no view keeps a longer tensor alive."""
     given = {t.untyped_storage().data_ptr() for t in (key, value)}
 
     def own(tensor: Tensor) -> Tensor:
-        is_shared = tensor.untyped_storage().data_ptr() in given
+        storage = tensor.untyped_storage()
+        is_shared = storage.data_ptr() in given or storage.nbytes() > tensor.numel() * tensor.element_size()
         return tensor.clone(memory_format=torch.contiguous_format) if is_shared else tensor
 
-    return dataclasses.replace(state, key=own(state.key), value=own(state.value))
+    owned: dict[str, Any] = {name: own(tensor) for name, tensor in state.tensors.items()}
+    return dataclasses.replace(state, **owned)
 
 
 def _run(call: Call) -> tuple[Tensor, AttentionState | None]:

@@ -130,11 +130,17 @@ def running_gate_at(state: AttentionState, queries: Queries) -> Tensor | None:
     """Log of the running gate sum at each query, (B, G, 1, T, 1): that of the last key it sees."""
     if state.running_gate is None:
         return None
-    seen = (state.rank[:, None, :] <= queries.rank[:, :, None]) & (state.rank >= 0)[:, None, :]
-    last = seen.to(torch.int64).cumsum(dim=2).argmax(dim=2)[:, None, :]
-    running = state.running_gate.gather(2, last.expand(state.running_gate.shape[0], state.running_gate.shape[1], -1))
-    running = torch.where(seen.any(dim=2)[:, None, :], running, torch.zeros_like(running))
-    return running[:, :, None, :, None]
+    assert state.running_total is not None
+    # A query that sees every key reads the total; the key itself may be folded (no causal mask).
+    running = state.running_total[..., None].expand(-1, -1, queries.rank.shape[1])
+    sees_all = (queries.rank == state.count[:, None] - 1) & (queries.rank >= 0)
+    if state.running_gate.shape[2]:
+        seen = (state.rank[:, None, :] <= queries.rank[:, :, None]) & (state.rank >= 0)[:, None, :]
+        last = seen.to(torch.int64).cumsum(dim=2).argmax(dim=2)[:, None, :]
+        at_last = state.running_gate.gather(2, last.expand(*state.running_gate.shape[:2], -1))
+        at_last = torch.where(seen.any(dim=2)[:, None, :], at_last, torch.zeros_like(at_last))
+        running = torch.where(sees_all[:, None, :], running, at_last)
+    return torch.where((queries.rank >= 0)[:, None, :], running, torch.zeros_like(running))[:, :, None, :, None]
 
 
 def scores(state: AttentionState, queries: Queries, scale: float) -> Tensor:

@@ -16,7 +16,7 @@ from termwise.attention.call import Call
 from termwise.attention.kernels import Exp, Polynomial
 from termwise.attention.monomials import exponents
 from termwise.attention.normalizers import VANISHING, Sums
-from termwise.attention.state import FOLD, RESERVE, AttentionState, stored_orders
+from termwise.attention.state import FOLD, RESERVE, AttentionState, num_recent, stored_orders
 
 
 def attend_reference(call: Call) -> tuple[Tensor, AttentionState | None]:
@@ -148,10 +148,10 @@ def reference_state(call: Call) -> AttentionState:
 def _reference_sequence(call: Call, b: int) -> AttentionState:
     spec, keys = call.spec, call.keys
     real = [s for s in range(call.num_keys) if int(keys.rank[min(b, keys.rank.shape[0] - 1), s]) >= 0]
-    window, sinks = (spec.local.window, spec.local.sinks) if spec.local else (1, 0)
+    recent, sinks = num_recent(spec), spec.local.sinks if spec.local else 0
     num_folded = 0
     if spec.is_constant_size:
-        num_folded = max(0, len(real) - (window - 1) - RESERVE) // FOLD * FOLD if call.causal else len(real)
+        num_folded = max(0, len(real) - (recent - 1) - RESERVE) // FOLD * FOLD if call.causal else len(real)
     folded = [s for rank, s in enumerate(real) if sinks <= rank < num_folded]
     kept = [s for rank, s in enumerate(real) if rank < sinks or rank >= num_folded] if spec.is_constant_size else real
     key, value = keys.key[b].double(), keys.value[b].double()

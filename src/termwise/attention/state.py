@@ -135,10 +135,20 @@ class AttentionState:
         return dataclasses.replace(self, age=age, fold_age=zeros, total_log_decay=zeros)
 
     def check_same_kind(self, other: AttentionState) -> None:
+        """Refuses a state of another spec, scale, precision or shape (its batch apart)."""
+        shapes = [(s.key.shape[1], s.key.shape[3], s.value.shape[3]) for s in (self, other)]
+        if shapes[0] != shapes[1]:
+            raise ValueError(
+                f"states for (kv heads, key width, value width) {shapes[0]} and {shapes[1]} do not go together"
+            )
         if self.spec != other.spec or self.scale != other.scale or self.slot_scale != other.slot_scale:
             raise ValueError(
                 f"states of different attention: {self.spec.short_name} (scale {self.scale:g}) and {other.spec.short_name} "
                 f"(scale {other.scale:g}); only states of one spec and scale go together"
+            )
+        if self.key.dtype != other.key.dtype:
+            raise ValueError(
+                f"states of {self.key.dtype} and {other.key.dtype} do not go together; use one precision throughout"
             )
 
     # Time ---------------------------------------------------------------------------------------------------------
@@ -150,8 +160,7 @@ class AttentionState:
         if num_tokens == 0:
             return self
         target = self.count - num_tokens
-        window = self.spec.local.window if self.spec.local else 1
-        oldest_needed = (target - window + 1).clamp(min=0)
+        oldest_needed = (target - num_recent(self.spec) + 1).clamp(min=0)
         if (target < 0).any() or (self.boundary > oldest_needed).any():
             raise ValueError(
                 f"rollback: {num_tokens} tokens cannot be taken back from {self.count.tolist()} keys; the buffer allows up to "
@@ -200,6 +209,13 @@ class AttentionState:
     def merge(self, later: AttentionState) -> AttentionState:
         """The state of two segments one after the other; `later` was computed from nothing on the second segment."""
         self.check_same_kind(later)
+        if self.batch_size != later.batch_size:
+            raise ValueError(f"merge: states of {self.batch_size} and {later.batch_size} sequences; both need the same")
+        if self.spec.input_gate == "count":
+            raise ValueError(
+                "merge: with input_gate='count' the values of the later segment are scaled by counts that start at 1; "
+                "continue from the first state with initial_state instead"
+            )
         first, second = self.with_batch_ranks(), later.with_batch_ranks()
         if first.age is not None or second.age is not None:
             first, second = first.with_decay(), second.with_decay()
@@ -244,6 +260,12 @@ class AttentionState:
         names = [f.name for f in dataclasses.fields(cls) if f.name not in ("spec", "scale", "slot_scale")]
         values: dict[str, Any] = {name: tensors.get(name) for name in names}
         return cls(spec, float(header["scale"]), float(header["slot_scale"]), **values)
+
+
+def num_recent(spec: AttentionSpec) -> int:
+    """Real keys that are never folded: the window, self included; with a running gate also the key before, whose sum rollback reads."""
+    window = spec.local.window if spec.local else 1
+    return max(window, 2) if spec.needs_running_gate else window
 
 
 def stored_orders(spec: AttentionSpec) -> tuple[int, ...]:

@@ -1,0 +1,46 @@
+"""Every tolerance of the contract suite, each with its reason. Nothing is laxer anywhere else, and nothing is laxer in CI."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """Largest relative root mean square error; an error below `absolute` is rounding beside sums of order one."""
+
+    relative: float
+    reason: str
+    absolute: float = 0.0
+
+
+TABLE = {
+    "fp64": Tolerance(1e-10, "the promise for float64"),
+    "fp64 gradient": Tolerance(
+        1e-10,
+        "the promise for float64; gradients that cancel, wholly or up to a norm's eps, are rounding",
+        absolute=1e-12,
+    ),
+    "fp32": Tolerance(1e-5, "the promise for float32: scores within +-10 of their mean, mean within +-25"),
+    "fp32 gradient": Tolerance(
+        1e-5,
+        "the promise for float32; gradients that cancel, wholly or up to a norm's eps, are rounding",
+        absolute=1e-6,
+    ),
+    "fp32 far": Tolerance(
+        1e-4, "the promise for four orders at key width 16 and a mean of 25: raw moments lose eps (2|m|)^P/P!"
+    ),
+    "decay": Tolerance(1e-5, "the promise for decays of 0, -1e-6, -5, -50 and -1e4 mixed in one chunk, in float32"),
+    "series": Tolerance(1e-12, "the promise for the 80-term series on [-60, 60]"),
+    "outside": Tolerance(1e-9, "another program's float64 result, with its own order of summation"),
+    "eps": Tolerance(
+        1e-4, "a factor that cancels only up to the eps of RMS or LayerNorm (1e-6 and 1e-5 beside squares of order one)"
+    ),
+    "published": Tolerance(5e-3, "a figure of the documents, printed with two to four digits"),
+}
+
+LOW_PRECISION_FACTOR = (
+    2.0  # bfloat16 and float16: at most this times the error of the plain low-precision parallel form
+)
+LEFT_OUT_MASS = 1e-2  # rows whose |Z| is below this share of the mass are left out of float32 comparisons, and counted
+LEFT_OUT_SHARE = 0.25  # of all rows at most: a comparison that leaves out more compares nothing worth saying
