@@ -168,7 +168,7 @@ def test_a_damaged_checkpoint_changes_nothing_but_time(tmp_path: Path, caplog: p
     good = last.read_bytes()
     last.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
     train(make_model(), make_batch, make_config(steps=9), tmp_path / "damaged")
-    assert "the previous checkpoint is used" in caplog.text
+    assert "the one at step 6 is used" in caplog.text
     assert last.read_bytes() == good
 
 

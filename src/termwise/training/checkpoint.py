@@ -119,12 +119,18 @@ def latest(root: Path, *, say: bool = True) -> Checkpoint | None:
     Reads every byte and compares it with the manifest. ValueError for a pickle and for a newer schema.
     """
     refuse_pickles(root)
-    for step in reversed(steps(root)):
+    found = steps(root)
+    for index in range(len(found) - 1, -1, -1):
         try:
-            return load(root / str(step))
+            return load(root / str(found[index]))
         except DamagedCheckpoint as damage:
             if say:
-                _log.warning("%s; the previous checkpoint is used", damage)
+                instead = (
+                    f"the one at step {found[index - 1]} is used"
+                    if index
+                    else "none is left, so the run starts at step 0"
+                )
+                _log.warning("%s; %s", damage, instead)
     return None
 
 
