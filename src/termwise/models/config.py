@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from huggingface_hub.errors import StrictDataclassError
@@ -18,7 +17,7 @@ from termwise.models.families import to_termwise_fields
 ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")
 
 # Written by transformers itself beside the fields below.
-_FROM_TRANSFORMERS = {f.name for f in dataclasses.fields(PreTrainedConfig)} | {
+_FROM_TRANSFORMERS = set(PreTrainedConfig().to_dict()) | {
     "model_type", "torch_dtype", "name_or_path", "_name_or_path", "_commit_hash", "attn_implementation",
     "_attn_implementation_autoset", "output_attentions", "num_labels", "rope_theta", "rope_scaling", "_output_attentions",
     "experts_implementation", "pruned_heads", "is_decoder", "cross_attention_hidden_size", "add_cross_attention",

@@ -6,6 +6,7 @@ Shapes: B batch, T tokens, C channels, K taps.
 from __future__ import annotations
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -25,8 +26,10 @@ class ShortConvolution(nn.Module):
         self.weight = nn.Parameter(torch.empty(channels, size))
         self.activation = activation
 
-    def forward(self, x: Tensor, layout: Layout, past: Tensor | None) -> Tensor:
-        """x (B, T, C); `past` (B, at least K - 1, C) holds the inputs before x."""
+    def forward(
+        self, x: Float[Tensor, "B T C"], layout: Layout, past: Float[Tensor, "B W C"] | None
+    ) -> Float[Tensor, "B T C"]:
+        """`past` holds the W >= K - 1 inputs before x."""
         size, length = self.weight.shape[1], x.shape[1]
         before = (
             F.pad(x, (0, 0, size - 1, 0))
@@ -42,8 +45,10 @@ class ShortConvolution(nn.Module):
         return F.silu(y) if self.activation == "silu" else y
 
 
-def next_past(x: Tensor, layout: Layout, past: Tensor | None, size: int, is_recording: bool) -> Tensor:
-    """The last inputs of each sequence, at least `size` - 1 (B, W, C), the most recent one last; packed: a row a document."""
+def next_past(
+    x: Float[Tensor, "B T C"], layout: Layout, past: Float[Tensor, "B W C"] | None, size: int, is_recording: bool
+) -> Float[Tensor, "N V C"]:
+    """The last inputs of each sequence, at least `size` - 1, the most recent one last; packed: a row a document."""
     width = size - 1
     if layout.cu_seqlens is not None:
         bounds = layout.cu_seqlens.long().to(x.device)

@@ -47,7 +47,7 @@ class TermwiseGeneration:
         given = next(
             (model_kwargs[name] for name in ("cache", "past_key_values") if model_kwargs.get(name) is not None), None
         )
-        if generation_config.cache_implementation not in (None, "dynamic"):
+        if generation_config.cache_implementation not in (None, "dynamic", "dynamic_full"):
             raise ValueError(
                 f"cache_implementation={generation_config.cache_implementation!r} is not supported: a termwise model keeps "
                 "states, of constant size for finite kernels; leave it None"

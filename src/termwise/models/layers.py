@@ -7,6 +7,7 @@ the options declare it.
 from __future__ import annotations
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.activations import ACT2FN
@@ -89,9 +90,12 @@ class Attention(nn.Module):
             self.value_step_proj = Gate(width, kv_heads, bias=False)
 
     def forward(
-        self, hidden: Tensor, layout: Layout, rotation: Rotation | None, cache: LayerCache | None = None
-    ) -> Tensor:
-        """hidden (B, T, D)."""
+        self,
+        hidden: Float[Tensor, "B T D"],
+        layout: Layout,
+        rotation: Rotation | None,
+        cache: LayerCache | None = None,
+    ) -> Float[Tensor, "B T D"]:
         query, key, value = self._heads(hidden, layout, cache)
         if self.options.qk_norm:
             query, key = self.q_norm(query), self.k_norm(key)
@@ -152,7 +156,7 @@ class MLP(nn.Module):
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
         self.act_fn = ACT2FN[config.hidden_act]
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
         return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
 
 
@@ -167,7 +171,11 @@ class DecoderLayer(GradientCheckpointingLayer):
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
     def forward(
-        self, hidden: Tensor, layout: Layout, rotation: Rotation | None, cache: LayerCache | None = None
-    ) -> Tensor:
+        self,
+        hidden: Float[Tensor, "B T D"],
+        layout: Layout,
+        rotation: Rotation | None,
+        cache: LayerCache | None = None,
+    ) -> Float[Tensor, "B T D"]:
         hidden = hidden + self.self_attn(self.input_layernorm(hidden), layout, rotation, cache)
         return hidden + self.mlp(self.post_attention_layernorm(hidden))

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
@@ -23,9 +24,7 @@ class Layout:
     positions: Tensor  # (B or 1, T) rotary positions
     num_blank: int = 0  # blank tokens in front of every document in this call
     key_mask: Tensor | None = None  # (B, T) True for real tokens, which come first; None: all are
-    columns: Tensor | None = (
-        None  # (B, T) or (T,): the work place of each of the caller's columns; None: the same (after the blanks)
-    )
+    columns: Tensor | None = None  # (B, S) or (S,) the place of each of the caller's columns; None: the same order
     cu_seqlens: Tensor | None = None  # (N + 1,) boundaries of packed documents, in work order, on the CPU
     document: Tensor | None = None  # (T,) the document of each token
     place: Tensor | None = None  # (T,) its place in that document
@@ -41,11 +40,9 @@ class Layout:
         """(B or 1,) or (N,): one more than the last position of each document."""
         if self.cu_seqlens is not None:
             return self.positions[0, self.cu_seqlens[1:].long().to(self.positions.device) - 1] + 1
-        seen = (
-            self.positions
-            if self.key_mask is None
-            else self.positions.expand_as(self.key_mask).masked_fill(~self.key_mask, 0)
-        )
+        seen = self.positions
+        if self.key_mask is not None:
+            seen = seen.expand_as(self.key_mask).masked_fill(~self.key_mask, 0)
         return seen.amax(dim=1) + 1
 
     @property
@@ -66,18 +63,19 @@ class Layout:
 
 
 def arrange(
-    embeds: Tensor,
+    embeds: Float[Tensor, "B S D"],
     *,
-    is_real: Tensor | None = None,
-    cu_seqlens: Tensor | None = None,
-    position_ids: Tensor | None = None,
-    blank: Tensor | None = None,
-    offset: Tensor | None = None,
-) -> tuple[Tensor, Layout]:
+    is_real: Bool[Tensor, "B S"] | None = None,
+    cu_seqlens: Int[Tensor, " N"] | None = None,
+    position_ids: Int[Tensor, "_ S"] | None = None,
+    blank: Float[Tensor, "n D"] | None = None,
+    offset: Int[Tensor, " B"] | None = None,
+) -> tuple[Float[Tensor, "B T D"], Layout]:
     """Embeddings in work order and their layout.
 
-    `is_real` (B, T) bool; `blank` (n, D) is put in front of every document; `offset` (B,) counts the tokens of earlier
-    cached calls; `position_ids` (B or 1, T), if given, are the tokens' own positions.
+    S caller's columns become T places. `blank` is put in front of every document; `offset` counts the tokens of earlier
+    cached calls; `position_ids` (one row, or one a sequence), if given, are the tokens' own positions. Errors: ValueError
+    for boundaries that do not cover the row, or together with padding.
     """
     if cu_seqlens is not None:
         return _packed(embeds, cu_seqlens, is_real, position_ids, blank)

@@ -7,20 +7,21 @@ positions above 256 survive in bfloat16.
 from __future__ import annotations
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from termwise.models.config import TermwiseConfig
 from termwise.models.layout import Layout
 
-Rotation = tuple[Tensor, Tensor]
+Rotation = tuple[Float[Tensor, "B T 1 d/2"], Float[Tensor, "B T 1 d/2"]]
 
 # Their frequencies depend on the length of the sequence.
 LENGTH_DEPENDENT = ("dynamic", "longrope")
 
 
-def rotate(x: Tensor, rotation: Rotation) -> Tensor:
-    """x (B, T, H, d) turned by its position: pairs are (x_i, x_{i+d/2})."""
+def rotate(x: Float[Tensor, "B T H d"], rotation: Rotation) -> Float[Tensor, "B T H d"]:
+    """x turned by its position: pairs are (x_i, x_{i+d/2})."""
     cos, sin = rotation
     first, second = x.chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
