@@ -2,7 +2,9 @@
 
 from jaxtyping import install_import_hook
 
-install_import_hook("termwise.attention", "beartype.beartype")
+import tests.attention.typechecking  # noqa: F401 (the hook names it)
+
+install_import_hook("termwise.attention", "tests.attention.typechecking.check")
 
 import torch  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402

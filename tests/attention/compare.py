@@ -25,7 +25,7 @@ counter = Counter()
 
 
 def rms(x: Tensor) -> float:
-    return float(x.double().square().mean().sqrt())
+    return float(x.detach().double().square().mean().sqrt())
 
 
 def relative_rms(actual: Tensor, expected: Tensor) -> float:

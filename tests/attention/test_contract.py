@@ -13,19 +13,15 @@ from termwise.attention.catalogue import catalogue
 from termwise.attention.forms import attend
 from tests.attention.compare import all_close, close, close_states, refused
 from tests.attention.running import run_form, run_oracle
-from tests.attention.values import NAMES, forms, inputs, is_long_series, window_of
+from tests.attention.values import NAMES, forms, inputs, is_long_series, spec_of, turn_of, window_of
 
 LENGTHS = (1, 2, 63, 64, 65, 127)
-CONSTANT = [
-    name
-    for name in NAMES
-    if catalogue.variant(name).spec.is_constant_size and not is_long_series(catalogue.variant(name).spec)
-]
+CONSTANT = [name for name in NAMES if spec_of(name).is_constant_size and not is_long_series(spec_of(name))]
 
 
 def folding_length(name: str) -> int:
     """A length whose final state has folded once: 64 keys behind the window and the 64 that rollback needs."""
-    return window_of(catalogue.variant(name).spec) + 131
+    return window_of(spec_of(name)) + 131
 
 
 def seed_of(name: str) -> int:
@@ -33,7 +29,7 @@ def seed_of(name: str) -> int:
 
 
 def expect_same(name: str, arguments: dict, form: tuple[str, int | None], expected: tuple, **options) -> None:
-    spec = catalogue.variant(name).spec
+    spec = spec_of(name)
     out, found = run_form(arguments, spec, *form, **options)
     what = f"{name}, {form[0]}{'' if form[1] is None else f' by {form[1]}'}, {out.shape[1]} tokens"
     close(out, expected[0], "fp64", what)
@@ -42,12 +38,12 @@ def expect_same(name: str, arguments: dict, form: tuple[str, int | None], expect
 
 @pytest.mark.parametrize("name", NAMES)
 def test_short_lengths(name):
-    spec = catalogue.variant(name).spec
+    spec = spec_of(name)
     served = forms(name)
     for i, length in enumerate(LENGTHS):
         arguments = inputs(spec, length=length, seed=seed_of(name) + i, requires_grad=True)
         expected = run_oracle(arguments, spec)
-        turn = NAMES.index(name) + i
+        turn = turn_of(name) + i
         rotating = served[2 + turn % (len(served) - 2)] if len(served) > 2 else ("parallel", None)
         for form in {("auto", None), ("parallel", None), rotating}:
             expect_same(name, arguments, form, expected)
@@ -57,7 +53,7 @@ def test_short_lengths(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_form_behind_a_fold(name):
-    spec = catalogue.variant(name).spec
+    spec = spec_of(name)
     length = 70 if is_long_series(spec) else folding_length(name)
     arguments = inputs(spec, length=length, seed=seed_of(name), requires_grad=True)
     expected = run_oracle(arguments, spec)
@@ -65,9 +61,9 @@ def test_every_form_behind_a_fold(name):
         expect_same(name, arguments, form, expected)
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if not is_long_series(catalogue.variant(n).spec)])
+@pytest.mark.parametrize("name", [n for n in NAMES if not is_long_series(spec_of(n))])
 def test_final_state(name):
-    spec = catalogue.variant(name).spec
+    spec = spec_of(name)
     for length in (3, folding_length(name)):
         arguments = inputs(spec, length=length, heads=1, seed=seed_of(name))
         _, expected = attend(**arguments, spec=spec, form="reference", output_final_state=True)
@@ -78,13 +74,13 @@ def test_final_state(name):
 
 @pytest.mark.parametrize("name", CONSTANT)
 def test_1334_tokens(name):
-    spec = catalogue.variant(name).spec
+    spec = spec_of(name)
     arguments = inputs(
-        spec, length=1334, heads=1, value_width=2, seed=seed_of(name), requires_grad=NAMES.index(name) % 3 == 0
+        spec, length=1334, heads=1, value_width=2, seed=seed_of(name), requires_grad=turn_of(name) % 3 == 0
     )
     with torch.set_grad_enabled(arguments["query"].requires_grad):
         expected = run_form(arguments, spec, "parallel")
-        expect_same(name, arguments, ("chunked", (None, 50)[NAMES.index(name) % 2]), expected)
+        expect_same(name, arguments, ("chunked", (None, 50)[turn_of(name) % 2]), expected)
 
 
 def test_no_tokens():

@@ -8,16 +8,15 @@ import itertools
 import pytest
 import torch
 
-from termwise.attention.catalogue import catalogue
 from termwise.attention.forms import attend
 from termwise.attention.names import parse
 from termwise.attention.state import AttentionState
 from tests.attention.compare import all_close, close, close_states, equal, holds, refused, same_bits
 from tests.attention.running import gradients, run_form
 from tests.attention.slicing import permuted, rows, tokens
-from tests.attention.values import NAMES, inputs, is_long_series
+from tests.attention.values import NAMES, inputs, is_long_series, spec_of
 
-STATEFUL = [n for n in NAMES if not is_long_series(catalogue.variant(n).spec)]
+STATEFUL = [n for n in NAMES if not is_long_series(spec_of(n))]
 # One of each way of keeping keys: moments about zero and a reference, slots, decay, running gate, count gate, dropped keys, the cache.
 KINDS = (
     "taylor:0..2", "taylor:0..2@mean", "taylor:0..2@mean+w8s2", "taylor:0..4@mean+w5s1|l2", "taylor:0..2@mean+w8s2+decay", "power:2+decay",
@@ -60,7 +59,7 @@ def in_parts(arguments: dict, spec, cuts: list[int], state=None, turn: int = 0, 
 
 @pytest.mark.parametrize("name", STATEFUL)
 def test_a_split_sequence_is_the_whole(name):
-    spec = catalogue.variant(name).spec
+    spec = spec_of(name)
     turn = STATEFUL.index(name)
     length = 150 + (spec.local.window if spec.local else 0)
     cuts = ([1, 66, 67, length - 9], [64, 128], [130], [3, 63, 127, length - 1])[turn % 4]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 
@@ -38,20 +40,30 @@ def canonical_names() -> list[str]:
 NAMES = canonical_names()
 
 
+@functools.cache
+def spec_of(name: str) -> AttentionSpec:
+    return catalogue.variant(name).spec
+
+
+def turn_of(name: str) -> int:
+    """A number that differs from value to value: what rotates, rotates by it."""
+    return NAMES.index(name) if name in NAMES else sum(map(ord, name))
+
+
 def is_long_series(spec: AttentionSpec) -> bool:
     """The 80-term series has no state anyone could hold: parallel form only."""
     return isinstance(spec.kernel, Polynomial) and len(spec.kernel.orders) > 20
 
 
-def forms(name: str, causal: bool = True) -> list[tuple[str, int | None]]:
+def forms(name: str) -> list[tuple[str, int | None]]:
     """(form, chunk size) of every form that serves this value, the reference apart."""
-    spec = catalogue.variant(name).spec
+    spec = spec_of(name)
     found: list[tuple[str, int | None]] = [("auto", None), ("parallel", None)]
     if is_long_series(spec):
         return found
     found.append(("recurrent", None))
     if spec.is_constant_size:
-        found += [("chunked", None), ("chunked", 1), ("chunked", 7), ("chunked", 16), ("chunked", 100)]
+        found += [("chunked", None), ("chunked", 7), ("chunked", 16), ("chunked", 100)]
     if spec.is_softmax_shaped and not spec.log_decay:
         found.append(("fused", None))
     return found
