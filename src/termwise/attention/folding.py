@@ -11,6 +11,8 @@ from torch import Tensor
 from termwise.attention.monomials import features
 from termwise.attention.state import FOLD, RESERVE, AttentionState, _pick, compress, num_recent
 
+FEATURES_AT_A_TIME = 2**22  # 16 MiB in fp32: beyond that new memory from the system costs more than the arithmetic
+
 
 @dataclass(frozen=True)
 class Keys:
@@ -131,21 +133,33 @@ def _anchor(state: AttentionState, target: Tensor) -> Tensor | None:
 
 def _fold_moments(state: AttentionState, is_far: Tensor, anchor: Tensor | None) -> AttentionState:
     assert state.moments is not None and state.mass is not None
-    keys = mapped_keys(state, state.key)
-    weight = is_far[:, None, :].to(keys.dtype).expand(keys.shape[:3])
-    before = state.moments, state.mass, state.decayed_count
-    if anchor is not None and state.age is not None and state.fold_age is not None:
-        log_weight = (state.age - anchor[..., None]).masked_fill(~is_far[:, None, :], -torch.inf)
-        weight = log_weight.exp().to(keys.dtype)
-        faded = (state.fold_age - anchor).clamp(max=0).exp().to(keys.dtype)
-        before = before[0] * faded[..., None, None], before[1] * faded[..., None], before[2] * faded
-    phi = features(keys, state.orders) * weight[..., None]
-    return dataclasses.replace(
-        state,
-        moments=before[0] + torch.einsum("bgsf,bgse->bgfe", phi, state.value),
-        mass=before[1] + phi.sum(dim=2),
-        decayed_count=before[2] + weight.sum(dim=2),
-    )
+    moments, mass, count = state.moments, state.mass, state.decayed_count
+    if anchor is not None and state.fold_age is not None:
+        faded = (state.fold_age - anchor).clamp(max=0).exp().to(mass.dtype)
+        moments, mass, count = moments * faded[..., None, None], mass * faded[..., None], count * faded
+    far = compress(state, is_far)
+    step = keys_at_a_time(state)
+    for start in range(0, far.key.shape[2], step):
+        part = slice(start, start + step)
+        weight = _fold_weights(far, anchor, part).expand(*mass.shape[:2], -1)
+        phi = features(mapped_keys(state, far.key[:, :, part]), state.orders) * weight[..., None]
+        moments = moments + torch.einsum("bgsf,bgse->bgfe", phi, far.value[:, :, part])
+        mass, count = mass + phi.sum(dim=2), count + weight.sum(dim=2)
+    return dataclasses.replace(state, moments=moments, mass=mass, decayed_count=count)
+
+
+def keys_at_a_time(state: AttentionState) -> int:
+    """Keys (or queries) whose features are made at once: at most 64, fewer where they are many, so that a block stays small."""
+    per_key = state.mass.numel() if state.mass is not None else 1
+    return max(1, min(FOLD, FEATURES_AT_A_TIME // per_key))
+
+
+def _fold_weights(far: AttentionState, anchor: Tensor | None, part: slice) -> Tensor:
+    """Decay of each key to the last one folded, 0 for empty slots: (B or 1, G or 1, keys)."""
+    is_real = (far.rank[:, part] >= 0)[:, None]
+    if anchor is None or far.age is None:
+        return is_real.to(far.key.dtype)
+    return (far.age[:, :, part] - anchor[..., None]).masked_fill(~is_real, -torch.inf).exp().to(far.key.dtype)
 
 
 def merge_folded(first: AttentionState, second: AttentionState) -> AttentionState:

@@ -20,14 +20,12 @@ from torch.utils.checkpoint import checkpoint
 from termwise.attention import packing
 from termwise.attention.call import Call, prepare
 from termwise.attention.choice import choose_form
-from termwise.attention.folding import Keys, extend, fold, fold_target
+from termwise.attention.folding import Keys, extend, fold, fold_target, keys_at_a_time
 from termwise.attention.fused import attend_fused
 from termwise.attention.reading import Queries, read
 from termwise.attention.rows import RowCounts
 from termwise.attention.spec import AttentionSpec
 from termwise.attention.state import AttentionState
-
-CHUNK = 64
 
 __all__ = ["attend", "choose_form"]
 
@@ -62,7 +60,7 @@ def attend(
     `cu_seqlens` (0, ..., T) packs documents along the one row of the batch: they share nothing, and a state then has one
     sequence a document. A gate or decay tensor that the spec does not declare is used all the same. `parameters`: learned
     tensors the spec declares, `running_gate_score` (B, S, G), and optionally `reference_key` (G, d).
-    `form`: auto, parallel, chunked, recurrent, fused or reference; `chunk_size` (default 64) is for chunked alone.
+    `form`: auto, parallel, chunked, recurrent, fused or reference; `chunk_size` (default 64, less where features are many) is for chunked alone.
     Sums are fp32 or wider whatever the inputs are; the output has the query's type. Source: math sections 1-6, 9-11.
 
     >>> q = k = v = torch.ones(1, 3, 1, 2)
@@ -102,14 +100,12 @@ def _run(call: Call) -> tuple[Tensor, AttentionState | None]:
     if name == "fused":
         return attend_fused(call)
     if not call.causal:
-        return _bidirectional(
-            call, None if name == "parallel" else 1 if name == "recurrent" else call.chunk_size or CHUNK
-        )
+        return _bidirectional(call, None if name == "parallel" else _block_size(call))
     if name == "parallel":
         extended = extend(call.state, call.keys, call.reference)
         out = read(extended, _queries(call, extended), call.parameters, call.row_counts)
         return out, _final(call, extended)
-    return _blocks(call, 1 if name == "recurrent" else call.chunk_size or CHUNK)
+    return _blocks(call, _block_size(call))
 
 
 def _queries(call: Call, extended: AttentionState) -> Queries:
@@ -117,16 +113,13 @@ def _queries(call: Call, extended: AttentionState) -> Queries:
     return dataclasses.replace(call.queries, age=age)
 
 
+def _block_size(call: Call) -> int:
+    return 1 if call.form == "recurrent" else call.chunk_size or keys_at_a_time(call.state)
+
+
 def _final(call: Call, extended: AttentionState) -> AttentionState | None:
-    """Folded up to the fixed positions, 64 keys at a time so that no more features than that are ever held."""
-    if not call.output_final_state:
-        return None
-    target = fold_target(extended)
-    if extended.has_moments:
-        stop = int((target - extended.boundary).max())
-        for step in range(CHUNK, stop, CHUNK):
-            extended = fold(extended, torch.minimum(call.state.boundary + step, target))
-    return fold(extended, target)
+    """Folded up to the fixed positions."""
+    return fold(extended, fold_target(extended)) if call.output_final_state else None
 
 
 def _blocks(call: Call, size: int) -> tuple[Tensor, AttentionState | None]:
@@ -139,8 +132,13 @@ def _blocks(call: Call, size: int) -> tuple[Tensor, AttentionState | None]:
         stop = min(start + size, call.num_keys)
         block = call.keys.slice(start, stop), call.queries.slice(start, stop)
         if saves_memory:
-            # Only the states between chunks are kept for the backward pass, never T x features.
-            out, state = checkpoint(_block, call, state, *block, last_target, use_reentrant=False)
+            # Only the states between chunks are kept for the backward pass, never T x features. It computes the block anew,
+            # so bad rows are counted aside and added once.
+            counts = None if call.row_counts is None else RowCounts()
+            aside = dataclasses.replace(call, row_counts=counts)
+            out, state = checkpoint(_block, aside, state, *block, last_target, use_reentrant=False)
+            if call.row_counts is not None and counts is not None:
+                call.row_counts.include(counts)
         else:
             out, state = _block(call, state, *block, last_target)
         outputs.append(out)

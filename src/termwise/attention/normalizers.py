@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from termwise.attention.safe import norm
+from termwise.attention.safe import unit
 
 VANISHING = 1e-6  # of the decayed count: a row sum nearer to zero than this is moved there, and counted
 
@@ -138,10 +138,8 @@ class L2(Normalizer):
     is_mass_free = True
 
     def __call__(self, sums: Sums, parameters: Mapping[str, Tensor]) -> Tensor:
-        y = sums.averaged
-        length = norm(y)
-        out = y / torch.where(length == 0, torch.ones_like(length), length)
-        return out * y.shape[-1] if self.times_width else out
+        out = unit(sums.averaged)
+        return out * out.shape[-1] if self.times_width else out
 
     @property
     def formula(self) -> str:

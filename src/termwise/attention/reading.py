@@ -12,6 +12,7 @@ from math import comb
 import torch
 from torch import Tensor
 
+from termwise.attention.folding import keys_at_a_time
 from termwise.attention.kernels import Exp
 from termwise.attention.monomials import features, multiplicities
 from termwise.attention.normalizers import VANISHING, RowSum, Sums
@@ -288,22 +289,26 @@ class _Folded:
         return torch.einsum("bgrtd,bgd->bgrt", self.query, first)[..., None] * self.decay + self.count * self.offset
 
     def read(self, center: Tensor | None) -> tuple[Tensor, Tensor]:
-        """U and Z of the folded keys."""
+        """U and Z of the folded keys, so many queries at a time that their features stay few."""
+        length, step = self.query.shape[3], max(1, keys_at_a_time(self.state) // self.query.shape[2])
+        parts = [self._read(center, slice(start, start + step)) for start in range(0, length, step)]
+        weighted, mass = (torch.cat(list(part), dim=3) for part in zip(*parts, strict=True))
+        return weighted * self.decay, mass * self.decay
+
+    def _read(self, center: Tensor | None, part: slice) -> tuple[Tensor, Tensor]:
         moments, mass, dense = self.state.moments, self.state.mass, self.state.spec.kernel.dense
         assert moments is not None and mass is not None and dense is not None
-        phi = features(self.query, self.state.orders) * self._coefficients(dense, center)
+        shift = None if center is None or self.offset is None else (self.offset - center)[..., part, :]
+        phi = features(self.query[..., part, :], self.state.orders) * self._coefficients(dense, shift)
         weighted = torch.einsum("bgrtf,bgfe->bgrte", phi, moments)
-        total = torch.einsum("bgrtf,bgf->bgrt", phi, mass)[..., None]
-        return weighted * self.decay, total * self.decay
+        return weighted, torch.einsum("bgrtf,bgf->bgrt", phi, mass)[..., None]
 
-    def _coefficients(self, dense: tuple[float, ...], center: Tensor | None) -> Tensor:
+    def _coefficients(self, dense: tuple[float, ...], shift: Tensor | None) -> Tensor:
         """Per feature: multiplicity times the order's coefficient, which depends on the query around a mean."""
         orders, d = self.state.orders, self.query.shape[-1]
         factors = [torch.from_numpy(multiplicities(d, n)).to(self.query) for n in orders]
-        if center is None:
+        if shift is None:
             return torch.cat([f * dense[n] for f, n in zip(factors, orders, strict=True)])
-        assert self.offset is not None
-        shift = self.offset - center
         return torch.cat([f * recentred(dense, shift, n) for f, n in zip(factors, orders, strict=True)], dim=-1)
 
 

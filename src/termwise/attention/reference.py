@@ -120,8 +120,11 @@ def _weigh(
         weights = weights.index_add(2, torch.tensor(near), slots)
         scale_of_mass = scale_of_mass + slots.sum(dim=-1, keepdim=True)
     mass = weights.sum(dim=-1, keepdim=True)
+    low = torch.zeros_like(mass) if is_sum_of_exponentials else VANISHING * scale_of_mass.detach()
+    if call.row_counts is not None:
+        flat, least = mass.detach().reshape(1, -1, 1), low.reshape(1, -1, 1)
+        call.row_counts.add(torch.ones_like(flat, dtype=torch.bool), flat.abs() < least, flat < 0)
     if not is_sum_of_exponentials and call.spec.normalizer.divides_by_mass:
-        low = VANISHING * scale_of_mass.detach()
         mass = torch.where(mass.abs() < low, torch.where(mass < 0, -low, low), mass)
     return Sums(
         weighted=torch.einsum("grs,gse->gre", weights, value),

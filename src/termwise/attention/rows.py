@@ -21,7 +21,11 @@ class RowCounts:
 
     def add(self, is_row: Tensor, is_vanishing: Tensor, is_negative: Tensor) -> None:
         """Masks of shape (B, H, T)."""
-        for name, mask in (("rows", is_row), ("vanishing", is_vanishing & is_row), ("negative", is_negative & is_row)):
-            count = mask.sum(dim=(0, 2)).cpu()
-            before = getattr(self, name)
-            setattr(self, name, before + count if before.numel() else count)
+        masks = is_row, is_vanishing & is_row, is_negative & is_row
+        self.include(RowCounts(*(mask.sum(dim=(0, 2)).cpu() for mask in masks)))
+
+    def include(self, other: RowCounts) -> None:
+        """Adds the totals of another count."""
+        for name in ("rows", "vanishing", "negative"):
+            before, more = getattr(self, name), getattr(other, name)
+            setattr(self, name, before + more if before.numel() else more)

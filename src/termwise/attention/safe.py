@@ -16,7 +16,8 @@ def norm(x: Tensor) -> Tensor:
 def unit(x: Tensor) -> Tensor:
     """x / |x| over the last axis; a zero row stays zero with zero gradient (0/0 otherwise)."""
     length = norm(x)
-    return x / torch.where(length == 0, torch.ones_like(length), length)
+    is_zero = length == 0
+    return torch.where(is_zero, torch.zeros_like(x), x / torch.where(is_zero, torch.ones_like(length), length))
 
 
 def away_from_zero(x: Tensor, floor: Tensor) -> Tensor:
