@@ -9,6 +9,7 @@ import torch
 from tiny_models import VARIANTS, error, small, tokens
 from transformers import DynamicCache
 
+from termwise.attention.catalogue import catalogue
 from termwise.models import TermwiseCache
 
 TOLERANCE = 2e-5  # fp32, two layers; measured 1e-6 to 6e-6
@@ -40,6 +41,32 @@ def test_chunked_prefill_equals_full_forward(name):
     in_pieces, cache = run_in_pieces(model, ids, [2, 63, 65, 7, 3])
     assert error(in_pieces, model(ids, use_cache=False).logits) < TOLERANCE
     assert cache.get_seq_length() == 140
+
+
+@torch.no_grad()
+def test_every_name_of_the_catalogue_decodes_as_it_reads():
+    ids, refused = tokens(1, 14), []
+    for name in catalogue.names():
+        model = small(name, num_hidden_layers=1)
+        full = model(ids, use_cache=False).logits
+        try:
+            in_pieces, _ = run_in_pieces(model, ids, [9, 1, 1, 3])
+        except ValueError as message:
+            refused.append((name, str(message)))
+            continue
+        assert error(in_pieces, full) < 1e-4, name
+    assert [name for name, _ in refused] == ["softmax_taylor_80terms"]
+    assert "features" in refused[0][1]
+
+
+@torch.no_grad()
+def test_a_state_too_large_to_hold_is_refused_before_decoding():
+    model, ids = small("softmax_taylor_80terms"), tokens(1, 5)
+    assert model(ids).cache is None
+    for call in (lambda: model(ids, use_cache=True), lambda: model.generate(ids, max_new_tokens=2)):
+        with pytest.raises(ValueError, match=r"features.*use_cache=False"):
+            call()
+    assert model.generate(ids, max_new_tokens=2, use_cache=False).shape == (1, 7)
 
 
 @pytest.mark.parametrize("name", ["softmax", "taylor:0..2@mean+w8s2", "exp<5|layer+gi+ga"])
@@ -186,6 +213,9 @@ def test_wrong_caches_are_refused():
     model = small()
     with pytest.raises(ValueError, match="DynamicCache"):
         model(tokens(1, 3), cache=DynamicCache())
+    for wrong in (DynamicCache(), ((torch.zeros(1), torch.zeros(1)),)):
+        with pytest.raises(ValueError, match="pass a TermwiseCache"):
+            model.generate(tokens(1, 3), cache=wrong, max_new_tokens=1)
     cache = model(tokens(2, 3)).cache
     with pytest.raises(ValueError, match="holds 2 sequences, the call has 1"):
         model(tokens(1, 3), cache=cache)

@@ -209,6 +209,7 @@ def test_wrong_calls_are_refused():
         ({"attention_mask": torch.ones(2, 1, 9, 9)}, "attention_mask has shape"),
         ({"inputs_embeds": torch.zeros(2, 9, 32)}, "exactly one"),
         ({"atention_mask": torch.ones(2, 9)}, "did you mean 'attention_mask'"),
+        ({"position_ids": torch.arange(8).repeat(2, 1)}, r"position_ids has shape \(2, 8\)"),
         ({"output_attentions": True}, "output_attentions=True is not supported"),
         ({"cache": TermwiseCache(2), "use_cache": False}, "use_cache=False with a cache"),
     ):

@@ -89,6 +89,18 @@ def test_gradient_checkpointing_changes_nothing(name):
         model(ids, cache=TermwiseCache(2))
 
 
+@pytest.mark.parametrize("name", VARIANTS)
+def test_mixed_precision(name):
+    """bfloat16 autocast around fp32 weights, as training on a card: close to fp32, gradients finite."""
+    model, ids = small(name, initializer_range=0.05).train(), tokens(2, 20)
+    exact = model(ids).logits
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = model(ids, labels=ids)
+    assert error(out.logits.float(), exact) < 0.03
+    out.loss.backward()
+    assert all(bool(torch.isfinite(p.grad).all()) for p in model.parameters())
+
+
 def test_training_makes_no_cache():
     model, ids = small().train(), tokens(1, 9)
     assert model(ids).cache is None

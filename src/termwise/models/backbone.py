@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.modeling_utils import PreTrainedModel
 
-from termwise.attention.refusals import nearest
+from termwise.attention.refusals import check_size, nearest
 from termwise.attention.rows import RowCounts
-from termwise.models.cache import CACHE_FIELD, TermwiseCache
+from termwise.models.cache import CACHE_FIELD, TermwiseCache, check_cache
 from termwise.models.config import TermwiseConfig
 from termwise.models.initial import generator_for, initial_value
 from termwise.models.layers import Attention, DecoderLayer
@@ -98,6 +98,7 @@ class TermwiseModel(TermwisePreTrainedModel):
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.rotary = Rotary(config)
         self.has_rotary = any(o.rotary for o in config.options)
+        self.no_state = _why_no_state(config)
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -142,11 +143,8 @@ class TermwiseModel(TermwisePreTrainedModel):
 
     def _cache_for(self, cache: Any, use_cache: bool | None, *, packed: bool) -> TermwiseCache | None:
         is_checkpointing = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
-        if cache is not None and not isinstance(cache, TermwiseCache):
-            raise ValueError(
-                f"cache is a {type(cache).__name__}; a termwise model keeps states: pass a TermwiseCache, "
-                "or nothing to get one"
-            )
+        if cache is not None:
+            check_cache(cache)
         if cache is not None and is_checkpointing:
             raise ValueError(
                 "a cache and gradient checkpointing exclude each other; leave the cache out, or call "
@@ -155,10 +153,17 @@ class TermwiseModel(TermwisePreTrainedModel):
         if cache is not None and use_cache is False:
             raise ValueError("use_cache=False with a cache; leave one of them out")
         if use_cache is None:
-            use_cache = cache is not None or (self.config.use_cache and not self.training and not packed)
-        if cache is None and use_cache and not is_checkpointing:
-            return TermwiseCache(len(self.layers))
-        return cache
+            is_wanted = self.config.use_cache and not self.training and not packed and self.no_state is None
+            use_cache = cache is not None or is_wanted
+        return self.new_cache() if cache is None and use_cache and not is_checkpointing else cache
+
+    def new_cache(self) -> TermwiseCache:
+        """An empty cache for this model. Errors: ValueError where a layer's state is too large to hold."""
+        if self.no_state is not None:
+            raise ValueError(
+                f"{self.no_state}; a model needs use_cache=False then, which reads the whole text at every step"
+            )
+        return TermwiseCache(len(self.layers))
 
     def _embeds(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
         if (input_ids is None) == (inputs_embeds is None):
@@ -179,10 +184,15 @@ class TermwiseModel(TermwisePreTrainedModel):
         cu_seqlens: Tensor | None,
         cache: TermwiseCache | None,
     ) -> tuple[Tensor, Layout]:
+        batch, length = embeds.shape[:2]
+        if position_ids is not None and tuple(position_ids.shape) not in ((1, length), (batch, length)):
+            raise ValueError(
+                f"position_ids has shape {tuple(position_ids.shape)}; expected ({batch}, {length}) or (1, {length})"
+            )
         if cache is not None and not cache.is_empty:
             _check_batch(cache, embeds, cu_seqlens)
             past = cache.get_seq_length() + self.num_blank
-            self.rotary.check_continues(past, past + embeds.shape[1])
+            self.rotary.check_continues(past, past + length)
             position_ids = position_ids if position_ids is None else position_ids + self.num_blank
             return arrange(embeds, is_real=is_real, position_ids=position_ids, offset=cache.positions)
         return arrange(
@@ -208,6 +218,16 @@ def boundaries(
     if cu_seqlens is None and position_ids is not None and attention_mask is None and is_fresh:
         cu_seqlens = boundaries_from_positions(position_ids)
     return None if cu_seqlens is None else cu_seqlens.cpu()
+
+
+def _why_no_state(config: TermwiseConfig) -> str | None:
+    """Why one sequence's state cannot be held, or None."""
+    for spec in dict.fromkeys(config.specs):
+        try:
+            check_size(spec, config.head_dim, config.head_dim, num_states=config.num_key_value_heads)
+        except ValueError as error:
+            return str(error)
+    return None
 
 
 def _check_rest(kwargs: dict[str, Any], config: Any) -> None:

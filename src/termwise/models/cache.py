@@ -134,6 +134,11 @@ class TermwiseCache(Cache):
             layer.length += num_columns
             layer.is_initialized = True
 
+    def activate_past_recording(self) -> None:
+        """Keep what `crop` needs beyond the states themselves; call it before decoding."""
+        for layer in self.layers:
+            layer.activate_past_recording()
+
     def copy(self) -> TermwiseCache:
         """A branch: the two caches continue without seeing each other."""
         branch = copy.copy(self)
@@ -178,3 +183,12 @@ class TermwiseCache(Cache):
     def _select_positions(self, indices: Tensor) -> None:
         if self.positions is not None:
             self.positions = self.positions.index_select(0, indices.to(self.positions.device))
+
+
+def check_cache(cache: Any) -> TermwiseCache:
+    """The cache, if it is one that holds states; ValueError otherwise."""
+    if not isinstance(cache, TermwiseCache):
+        raise ValueError(
+            f"cache is a {type(cache).__name__}; a termwise model keeps states: pass a TermwiseCache, or nothing to get one"
+        )
+    return cache

@@ -31,17 +31,18 @@ class ShortConvolution(nn.Module):
     ) -> Float[Tensor, "B T C"]:
         """`past` holds the W >= K - 1 inputs before x."""
         size, length = self.weight.shape[1], x.shape[1]
+        weight = self.weight.to(x.dtype)
         before = (
             F.pad(x, (0, 0, size - 1, 0))
             if past is None
-            else torch.cat([past[:, past.shape[1] - size + 1 :], x], dim=1)
+            else torch.cat([past[:, past.shape[1] - size + 1 :].to(x.dtype), x], dim=1)
         )
-        y = x * self.weight[:, -1]
+        y = x * weight[:, -1]
         for j in range(1, size):
             earlier = before[:, size - 1 - j : size - 1 - j + length]
             if layout.place is not None:
                 earlier = earlier.masked_fill((layout.place < j)[None, :, None], 0)
-            y = torch.addcmul(y, earlier, self.weight[:, -1 - j])
+            y = torch.addcmul(y, earlier, weight[:, -1 - j])
         return F.silu(y) if self.activation == "silu" else y
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from termwise.models.cache import CACHE_FIELD, TermwiseCache
+from termwise.models.cache import CACHE_FIELD, TermwiseCache, check_cache
 
 
 class TermwiseGeneration:
@@ -53,12 +53,12 @@ class TermwiseGeneration:
                 "states, of constant size for finite kernels; leave it None"
             )
         if given is None and generation_config.use_cache is not False:
-            cache = TermwiseCache(self.config.num_hidden_layers)  # type: ignore[attr-defined]
+            cache = self.model.new_cache()  # type: ignore[attr-defined]
             if getattr(generation_config, "is_assistant", False):
                 cache.activate_past_recording()
             model_kwargs[CACHE_FIELD] = cache
         elif given is not None:
-            given._is_user_defined = True
+            check_cache(given)._is_user_defined = True  # type: ignore[attr-defined]
 
     def _prepare_position_ids_for_generation(self, inputs_tensor: Tensor, model_kwargs: dict[str, Any]) -> None:
         """None: the model counts real tokens itself, across calls and whatever the padding."""

@@ -98,7 +98,8 @@ class Attention(nn.Module):
     ) -> Float[Tensor, "B T D"]:
         query, key, value = self._heads(hidden, layout, cache)
         if self.options.qk_norm:
-            query, key = self.q_norm(query), self.k_norm(key)
+            # Under autocast a norm gives fp32; attention wants one type.
+            query, key = self.q_norm(query).to(value.dtype), self.k_norm(key).to(value.dtype)
         if rotation is not None and self.options.rotary:
             query, key = rotate(query, rotation), rotate(key, rotation)
         if self.options.value_step:

@@ -24,7 +24,7 @@ def rotate(x: Float[Tensor, "B T H d"], rotation: Rotation) -> Float[Tensor, "B 
     """x turned by its position: pairs are (x_i, x_{i+d/2})."""
     cos, sin = rotation
     first, second = x.chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
 
 
 class Rotary:
