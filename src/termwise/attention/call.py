@@ -100,7 +100,9 @@ def prepare(
             spec, num_queries=num_queries, num_keys=num_keys, key_width=key_width, value_width=value_width, causal=causal,
             has_state=initial_state is not None, has_decay=has_decay, heads=batch * heads,
         )  # fmt: skip
-    accumulate = torch.float64 if query.dtype == torch.float64 or name == "reference" else torch.float32
+    # The long series is wider than float32: exp(89) is beyond it, and one key's infinity would reach rows that do not see it.
+    is_wide = query.dtype == torch.float64 or name == "reference" or getattr(spec.kernel, "is_long_series", False)
+    accumulate = torch.float64 if is_wide else torch.float32
     with_moments = output_final_state or name in ("chunked", "recurrent")
     if with_moments and initial_state is None:
         check_size(spec, key_width, value_width, num_states=batch * kv_heads)

@@ -258,9 +258,11 @@ def polynomial_minimum(coefficients: tuple[float, ...]) -> float:
     roots = np.roots((b[1:] * np.arange(1, degree + 1))[::-1])
     real = roots[np.abs(roots.imag) < 1e-7 * (1 + np.abs(roots.real))].real
     values = np.polynomial.polynomial.polyval(real, b)
-    # A double root is found only to about 1e-8, so a minimum of exactly zero may show as a tiny negative number.
-    low = float(values.min())
-    return 0.0 if abs(low) < 1e-9 * np.abs(b).max() else low
+    # A minimum of exactly zero may show as a tiny negative number: within the rounding of its terms it counts as zero.
+    sizes = np.polynomial.polynomial.polyval(np.abs(real), np.abs(b))
+    lowest = int(values.argmin())
+    rounding = 8 * degree * np.finfo(float).eps * float(sizes[lowest])
+    return 0.0 if abs(values[lowest]) < rounding else float(values[lowest])
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ def truncated_exponential(x: Tensor, num_terms: int) -> Tensor:
 
     For x >= 0 by Horner's rule. For x < 0 the terms alternate and cancel: 2 % wrong at -18, 6,000 times at -23; there
         sum = exp(x) - remainder,   remainder = x^N/N! (1 + x/(N+1) (1 + x/(N+2) (...)))
+    Below -N the terms grow to the last one, which dominates: Horner's rule again.
     Differentiable: the derivative is the series one term shorter.
     """
     return _TruncatedExponential.apply(x, num_terms)
@@ -34,15 +35,16 @@ class _TruncatedExponential(torch.autograd.Function):
 
 
 def _evaluate(x: Tensor, num_terms: int) -> Tensor:
-    above = x.clamp(min=0)
+    is_direct = (x >= 0) | (x < -num_terms)
+    above = torch.where(is_direct, x, torch.zeros_like(x))
     direct = torch.ones_like(x)
     for n in range(num_terms - 1, 0, -1):
         direct = 1 + direct * above / n
-    below = x.clamp(max=0)
+    below = torch.where(is_direct, torch.zeros_like(x), x)
     tail = torch.ones_like(x)
     for n in range(num_terms + 120, num_terms, -1):
         tail = 1 + tail * below / n
     sign = -1.0 if num_terms % 2 else 1.0
     log_first = num_terms * torch.log(below.abs().clamp(min=1e-300)) - math.lgamma(num_terms + 1)
     remainder = torch.where(below == 0, torch.zeros_like(x), sign * torch.exp(log_first) * tail)
-    return torch.where(x >= 0, direct, torch.exp(below) - remainder)
+    return torch.where(is_direct, direct, torch.exp(below) - remainder)
