@@ -7,18 +7,17 @@ from dataclasses import dataclass
 from termwise.attention.kernels import Polynomial  # noqa: F401 (the docstring example)
 from termwise.attention.monomials import total_width
 from termwise.attention.spec import AttentionSpec
-
-FOLD_BUFFER = 127  # keys at most waiting to be folded or kept for rollback
+from termwise.attention.state import FOLD, RESERVE, num_recent, stored_orders
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Costs of one kv head at one context length.
+    """Costs of the kv heads of one layer and one sequence at one context length, sums in fp32.
 
-    `features`: C(d+P, P) for orders 0..P; 0 when the state is the cache. `state_bytes`: live bytes at `length` in fp32, exact
-    buffer included; `moment_bytes`: 4 features (e + 1). `cache_bytes`: keys and values of all tokens in the given precision.
-    `break_even`: the length at which the cache in fp32 is as large as the moments; `break_even_half`: against a bf16 cache.
-    `step_operations`: multiplications and additions of one decoded token.
+    `features`: of one head, C(d+P, P) for orders 0..P; 0 when the state is the cache. `state_bytes`: live bytes of an
+    AttentionState after `length` tokens, exact buffer included; `moment_bytes`: 4 features (e + 1) a head. `cache_bytes`: keys
+    and values of all tokens in fp32, `cache_bytes_half` in bf16. `break_even`, `break_even_half`: the length at which such a
+    cache is as large as the moments. `step_operations`: multiplications and additions of one decoded token.
     """
 
     length: int
@@ -32,44 +31,56 @@ class Cost:
     step_operations: int
 
 
-def cost(spec: AttentionSpec, key_width: int, value_width: int, length: int) -> Cost:
-    """Costs of `spec` for one kv head and sequence.
+def cost(spec: AttentionSpec, key_width: int, value_width: int, length: int, kv_heads: int = 1) -> Cost:
+    """Costs of `spec` for `kv_heads` heads of one sequence without padding.
 
     >>> spec = AttentionSpec(Polynomial((0, 1, 2)))
     >>> cost(spec, key_width=64, value_width=64, length=8192).break_even
     1089
     """
-    from termwise.attention.state import stored_orders
-
-    orders = stored_orders(spec)
-    num_features = total_width(key_width, orders)
+    num_features = total_width(key_width, stored_orders(spec))
     pair = key_width + value_width
-    moment_bytes = 4 * num_features * (value_width + 1)
-    buffered = length
-    if spec.is_constant_size:
-        window = spec.local.window + spec.local.sinks if spec.local else 1
-        buffered = min(length, window - 1 + FOLD_BUFFER)
-    slot_bytes = 4 * pair + 8 + (8 if spec.log_decay else 0) + (4 if spec.needs_running_gate else 0)
-    constant = (
-        16
-        + 4
-        + (4 * key_width if spec.kernel.is_centered and orders else 0)
-        + (16 if spec.log_decay else 0)
-        + (4 if spec.needs_running_gate else 0)
-    )
+    moment_bytes = 4 * num_features * (value_width + 1) * kv_heads
+    buffered = num_buffered(spec, length)
     has_break_even = spec.is_constant_size and num_features > 0
-    explicit = length if not spec.is_constant_size else buffered
     return Cost(
         length=length,
         features=num_features,
         moment_bytes=moment_bytes,
-        state_bytes=moment_bytes + buffered * slot_bytes + constant,
-        cache_bytes=4 * pair * length,
-        cache_bytes_half=2 * pair * length,
+        state_bytes=moment_bytes
+        + _buffer_bytes(spec, pair, buffered, kv_heads)
+        + _constant_bytes(spec, key_width, kv_heads),
+        cache_bytes=4 * pair * length * kv_heads,
+        cache_bytes_half=2 * pair * length * kv_heads,
         break_even=round(num_features * (value_width + 1) / pair) if has_break_even else None,
         break_even_half=round(2 * num_features * (value_width + 1) / pair) if has_break_even else None,
-        step_operations=4 * num_features * (value_width + 1) + 2 * pair * explicit,
+        step_operations=kv_heads * (4 * num_features * (value_width + 1) + 2 * pair * buffered),
     )
+
+
+def num_buffered(spec: AttentionSpec, length: int) -> int:
+    """Keys in the exact buffer after `length` tokens: all of a cache; else sinks, window, and 64 to 127 not folded yet.
+
+    >>> [num_buffered(AttentionSpec(Polynomial((0, 1, 2))), length) for length in (100, 128, 191, 192)]
+    [100, 64, 127, 64]
+    """
+    if not spec.is_constant_size:
+        return length
+    folded = max(0, length - (num_recent(spec) - 1) - RESERVE) // FOLD * FOLD
+    sinks = spec.local.sinks if spec.local else 0
+    return length - max(0, folded - sinks)
+
+
+def _buffer_bytes(spec: AttentionSpec, pair: int, buffered: int, kv_heads: int) -> int:
+    """Keys and values, log decay in fp64 and running gate of each head; one rank for all heads."""
+    per_head = 4 * pair + (8 if spec.log_decay else 0) + (4 if spec.needs_running_gate else 0)
+    return buffered * (per_head * kv_heads + 8)
+
+
+def _constant_bytes(spec: AttentionSpec, key_width: int, kv_heads: int) -> int:
+    """Count and boundary once; decayed count, reference key, two log decays and the running gate sum a head."""
+    per_head = 4 + (16 if spec.log_decay else 0) + (4 if spec.needs_running_gate else 0)
+    return 16 + kv_heads * (per_head + (4 * key_width if spec.has_tail and spec.kernel.is_centered else 0))
 
 
 def crossing_length(spec: AttentionSpec, key_width: int, value_width: int) -> int:
@@ -78,8 +89,6 @@ def crossing_length(spec: AttentionSpec, key_width: int, value_width: int) -> in
     A query scores half of its keys on average: T/2 * 2 (d + e) operations against 4 F (e + 1) for one read and one fold. Below
     512 keys the many small operations of the chunked form cost more than they save.
     """
-    from termwise.attention.state import stored_orders
-
     num_features = total_width(key_width, stored_orders(spec))
     window = spec.local.window if spec.local else 0
     return round(4 * num_features * (value_width + 1) / (key_width + value_width)) + 2 * window + 512
