@@ -7,6 +7,7 @@ import torch
 
 import termwise as tw
 from termwise.attention.names import parse
+from tests.attention.compare import equal
 
 EXTRA = (
     "taylor:0..2@mean+w8s4+decay",
@@ -39,20 +40,20 @@ def test_state_bytes_are_the_formula(name: str) -> None:
             output_gate=ones if spec.output_gate else None,
         )  # fmt: skip
         assert state is not None
-        assert tw.cost(spec, D, E, length, kv_heads=HEADS).state_bytes == state.nbytes, length
+        equal(tw.cost(spec, D, E, length, kv_heads=HEADS).state_bytes, state.nbytes, f"{length} tokens")
 
 
 @pytest.mark.parametrize(
     ("orders", "width", "features", "break_even"),
     [
         ("0..2", 64, 2145, 1089),
-        ("0..3", 64, 47905, 24327),
-        ("0..3", 32, 6545, 3375),
+        ("0..3!", 64, 47905, 24327),
+        ("0..3!", 32, 6545, 3375),
         ("0..4", 16, 4845, 2574),
         ("0..2", 16, 153, 81),
     ],
 )
 def test_widths_and_break_even(orders: str, width: int, features: int, break_even: int) -> None:
     costs = tw.cost(parse(f"taylor:{orders}"), width, width, 8192)
-    assert (costs.features, costs.break_even) == (features, break_even)
-    assert costs.moment_bytes == 4 * features * (width + 1)
+    equal((costs.features, costs.break_even), (features, break_even))
+    equal(costs.moment_bytes, 4 * features * (width + 1))
