@@ -52,7 +52,7 @@ def test_a_backward_pass_counts_nothing_again():
     """The chunked form computes its blocks anew for the gradient; the counts must not see that."""
     spec = spec_of("taylor:0..3!")
     arguments = inputs(spec, length=150, spread=2.0, requires_grad=True)
-    for form, size in forms("taylor:0..3!"):
+    for form, size in (("parallel", None), ("chunked", None), ("chunked", 40), ("recurrent", None)):
         counts = RowCounts()
         out, _ = attend(**arguments, spec=spec, form=form, chunk_size=size, row_counts=counts)
         before = (counts.rows.tolist(), counts.negative.tolist())
@@ -105,7 +105,7 @@ VANISHING = (
 def test_vanishing_sums_stay_finite(name, dtype):
     """All weights zero, a sum that cancels, tiny weights: finite outputs and gradients, and every form the same."""
     spec = spec_of(name)
-    arguments = inputs(spec, batch=3, length=140, seed=2)
+    arguments = inputs(spec, batch=3, length=135, heads=1, seed=2)
     arguments["query"][0, 10:20] = 0.0
     arguments["key"][1] = 0.0
     arguments["query"][2] = -arguments["query"][2].abs()
@@ -122,13 +122,13 @@ def test_vanishing_sums_stay_finite(name, dtype):
         )
         for n, t in arguments.items()
     }
-    expected = run_oracle(arguments, spec)
-    for form, size in (*forms(name)[1:3], ("chunked", 16)):
+    for form, size in (("parallel", None), ("chunked", 50)):
         out, found = run_form(arguments, spec, form, size)
         holds(bool(torch.isfinite(out).all()), f"{name}, {form}: outputs")
         for n, gradient in found.items():
             holds(gradient is None or bool(torch.isfinite(gradient).all()), f"{name}, {form}: gradient of {n}")
         if dtype == torch.float64 and form == "parallel":
+            expected = run_oracle(arguments, spec)
             close(out, expected[0], "fp64", f"{name}, {form}")
             all_close(found, expected[1], "fp64 gradient", f"{name}, {form}")
 

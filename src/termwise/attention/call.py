@@ -35,8 +35,6 @@ class Call:
     output_final_state: bool
     row_counts: RowCounts | None
     dtype: torch.dtype  # of the output
-    cu_seqlens: Tensor | None
-    raw: dict[str, Any]  # the public arguments, for packed documents
 
     @property
     def num_queries(self) -> int:
@@ -63,33 +61,55 @@ class Call:
         return out.permute(0, 3, 1, 2, 4).flatten(2, 3).to(self.dtype)
 
 
-def prepare(
-    query: Tensor, key: Tensor, value: Tensor, spec: AttentionSpec, scale: float | None, causal: bool, key_mask: Tensor | None,
-    cu_seqlens: Tensor | None, input_gate: Tensor | None, output_gate: Tensor | None, log_decay: Tensor | None,
-    parameters: dict[str, Tensor] | None, initial_state: AttentionState | None, output_final_state: bool, form: str,
-    chunk_size: int | None, row_counts: RowCounts | None, query_mask: Tensor | None,
-) -> Call:  # fmt: skip
-    raw = dict(locals())
-    parameters = dict(parameters or {})
+def check(given: dict[str, Any]) -> None:
+    """Whatever the arguments of `attend` cannot be, before any arithmetic."""
+    query, key, value, spec, causal = (given[name] for name in ("query", "key", "value", "spec", "causal"))
+    initial_state, log_decay = given["initial_state"], given["log_decay"]
     _check_shapes(query, key, value)
-    batch, num_queries, heads, key_width = query.shape
+    batch, num_queries, heads, _ = query.shape
     num_keys, kv_heads, value_width = key.shape[1], key.shape[2], value.shape[3]
     check_causality(spec, causal, num_queries, num_keys, initial_state is not None)
     if not causal and log_decay is not None:
         raise ValueError("log_decay needs causal=True: without the causal mask there is no order to decay in")
-    for name, tensor, shape in (
-        ("input_gate", input_gate, (batch, num_keys, kv_heads)),
-        ("log_decay", log_decay, (batch, num_keys, kv_heads)),
-        ("output_gate", output_gate, (batch, num_queries, heads)),
-        ("key_mask", key_mask, (batch, num_keys)),
-        ("query_mask", query_mask, (batch, num_queries)),
+    for name, shape in (
+        ("input_gate", (batch, num_keys, kv_heads)),
+        ("log_decay", (batch, num_keys, kv_heads)),
+        ("output_gate", (batch, num_queries, heads)),
+        ("key_mask", (batch, num_keys)),
+        ("query_mask", (batch, num_queries)),
     ):
+        tensor = given[name]
         if tensor is not None and tuple(tensor.shape) != shape:
             raise ValueError(f"{name} has shape {tuple(tensor.shape)}; expected {shape}")
+        if tensor is not None and name.endswith("mask") and tensor.dtype != torch.bool:
+            raise ValueError(f"{name} has type {tensor.dtype}; expected bool, True where real: {name}.bool()")
     _check_declared(
-        spec, input_gate, output_gate, log_decay, parameters, heads, kv_heads, value_width, (batch, num_keys, kv_heads)
+        spec, given["input_gate"], given["output_gate"], log_decay, given["parameters"] or {}, heads, kv_heads, value_width,
+        (batch, num_keys, kv_heads),
+    )  # fmt: skip
+    check_form(
+        spec,
+        given["form"],
+        given["chunk_size"],
+        causal,
+        initial_state,
+        given["output_final_state"],
+        log_decay is not None,
     )
-    check_form(spec, form, chunk_size, causal, initial_state, output_final_state, log_decay is not None)
+    if given["cu_seqlens"] is not None:
+        _check_boundaries(given["cu_seqlens"], batch, num_queries, num_keys, given["key_mask"], initial_state)
+
+
+def prepare(
+    query: Tensor, key: Tensor, value: Tensor, spec: AttentionSpec, scale: float | None, causal: bool, key_mask: Tensor | None,
+    input_gate: Tensor | None, output_gate: Tensor | None, log_decay: Tensor | None, parameters: dict[str, Tensor] | None,
+    initial_state: AttentionState | None, output_final_state: bool, form: str, chunk_size: int | None,
+    row_counts: RowCounts | None, query_mask: Tensor | None, cu_seqlens: None = None,
+) -> Call:  # fmt: skip
+    """Checked arguments of one batch of sequences (no packed documents) in the engine's layout."""
+    parameters = dict(parameters or {})
+    batch, num_queries, heads, key_width = query.shape
+    num_keys, kv_heads, value_width = key.shape[1], key.shape[2], value.shape[3]
     scales = _scales(spec, scale, key_width)
     if query_mask is None and key_mask is not None and num_queries == num_keys:
         query_mask = key_mask
@@ -106,14 +126,11 @@ def prepare(
     with_moments = output_final_state or name in ("chunked", "recurrent")
     if with_moments and initial_state is None:
         check_size(spec, key_width, value_width, num_states=batch * kv_heads)
-    if cu_seqlens is not None:
-        cu_seqlens = _checked_boundaries(cu_seqlens, batch, num_queries, num_keys, key_mask, initial_state)
-        initial_state = None  # one sequence a document: each document's own call takes its part
     state = _state_before(
         spec, initial_state, batch, kv_heads, key_width, value_width, scales, query, accumulate, with_moments
     )
     rank = _ranks(key_mask, num_keys, state, query.device)
-    gate = _input_gate(spec, input_gate, rank, state, causal, parameters)
+    gate = _input_gate(spec, input_gate, rank, state, causal, parameters, accumulate)
     keys = _keys(
         key,
         value,
@@ -128,7 +145,7 @@ def prepare(
         spec=spec, causal=causal, form=name, chunk_size=chunk_size, state=state, keys=keys,
         queries=_queries(query, output_gate, query_mask, key_mask, rank, state, kv_heads, accumulate, causal),
         parameters=_grouped(parameters, kv_heads, accumulate), reference=_reference_key(parameters, accumulate),
-        output_final_state=output_final_state, row_counts=row_counts, dtype=query.dtype, cu_seqlens=cu_seqlens, raw=raw,
+        output_final_state=output_final_state, row_counts=row_counts, dtype=query.dtype,
     )  # fmt: skip
 
 
@@ -213,14 +230,18 @@ def _state_before(
     return initial
 
 
-def _checked_boundaries(
+def _check_boundaries(
     cu_seqlens: Tensor,
     batch: int,
     num_queries: int,
     num_keys: int,
     key_mask: Tensor | None,
     state: AttentionState | None,
-) -> Tensor:
+) -> None:
+    if cu_seqlens.dim() != 1 or cu_seqlens.is_floating_point():
+        raise ValueError(
+            f"cu_seqlens has shape {tuple(cu_seqlens.shape)} and type {cu_seqlens.dtype}; expected one axis of whole numbers 0, ..., {num_keys}"
+        )
     ends: Sequence[int] = cu_seqlens.tolist()
     if batch != 1 or num_queries != num_keys or key_mask is not None:
         raise ValueError(
@@ -235,7 +256,6 @@ def _checked_boundaries(
         raise ValueError(
             f"initial_state holds {state.batch_size} sequences, cu_seqlens {len(ends) - 1} documents; one sequence a document"
         )
-    return cu_seqlens
 
 
 def _ranks(key_mask: Tensor | None, num_keys: int, state: AttentionState, device: torch.device) -> Tensor:
@@ -253,13 +273,15 @@ def _input_gate(
     state: AttentionState,
     causal: bool,
     parameters: dict[str, Tensor],
+    dtype: torch.dtype,
 ) -> Tensor | None:
     """(B or 1, S, G). The count gate is indexed by the key: count_s^-sigmoid(p)."""
     if spec.input_gate != "count":
         return gate
     count = rank + 1 if causal else (rank >= 0).sum(dim=1, keepdim=True).expand_as(rank)
-    exponent = torch.sigmoid(parameters["count_exponent"])
-    return count.clamp(min=1)[..., None].to(exponent.dtype) ** -exponent
+    # In the type that sums are kept in: bfloat16 counts no further than 256.
+    exponent = torch.sigmoid(parameters["count_exponent"].to(dtype))
+    return count.clamp(min=1)[..., None].to(dtype) ** -exponent
 
 
 def _keys(

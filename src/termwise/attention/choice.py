@@ -48,6 +48,8 @@ def check_form(
         raise ValueError(f"form={form!r}; allowed are {', '.join(FORMS)}")
     if chunk_size is not None and (isinstance(chunk_size, bool) or chunk_size < 1):
         raise ValueError(f"chunk_size={chunk_size!r}; allowed are whole numbers from 1")
+    if chunk_size is not None and form not in ("auto", "chunked"):
+        raise ValueError(f"chunk_size={chunk_size} is for form='chunked' alone, not form={form!r}; leave it None")
     if form == "chunked" and not spec.is_constant_size:
         raise ValueError(
             f"kernel {spec.kernel.formula} has no finite features, so its state is the growing key/value cache; use form='parallel' "
