@@ -66,25 +66,27 @@ def check(given: dict[str, Any]) -> None:
     query, key, value, spec, causal = (given[name] for name in ("query", "key", "value", "spec", "causal"))
     initial_state, log_decay = given["initial_state"], given["log_decay"]
     _check_shapes(query, key, value)
-    batch, num_queries, heads, _ = query.shape
+    batch, num_queries, heads, key_width = query.shape
     num_keys, kv_heads, value_width = key.shape[1], key.shape[2], value.shape[3]
     check_causality(spec, causal, num_queries, num_keys, initial_state is not None)
     if not causal and log_decay is not None:
         raise ValueError("log_decay needs causal=True: without the causal mask there is no order to decay in")
-    for name, shape in (
-        ("input_gate", (batch, num_keys, kv_heads)),
-        ("log_decay", (batch, num_keys, kv_heads)),
-        ("output_gate", (batch, num_queries, heads)),
-        ("key_mask", (batch, num_keys)),
-        ("query_mask", (batch, num_queries)),
-    ):
-        tensor = given[name]
+    parameters = given["parameters"] or {}
+    shapes: dict[str, tuple[Tensor | None, tuple[int, ...]]] = {
+        "input_gate": (given["input_gate"], (batch, num_keys, kv_heads)),
+        "log_decay": (log_decay, (batch, num_keys, kv_heads)),
+        "output_gate": (given["output_gate"], (batch, num_queries, heads)),
+        "key_mask": (given["key_mask"], (batch, num_keys)),
+        "query_mask": (given["query_mask"], (batch, num_queries)),
+        "parameter reference_key": (parameters.get("reference_key"), (kv_heads, key_width)),
+    }
+    for name, (tensor, shape) in shapes.items():
         if tensor is not None and tuple(tensor.shape) != shape:
             raise ValueError(f"{name} has shape {tuple(tensor.shape)}; expected {shape}")
         if tensor is not None and name.endswith("mask") and tensor.dtype != torch.bool:
             raise ValueError(f"{name} has type {tensor.dtype}; expected bool, True where real: {name}.bool()")
     _check_declared(
-        spec, given["input_gate"], given["output_gate"], log_decay, given["parameters"] or {}, heads, kv_heads, value_width,
+        spec, given["input_gate"], given["output_gate"], log_decay, parameters, heads, kv_heads, value_width,
         (batch, num_keys, kv_heads),
     )  # fmt: skip
     check_form(

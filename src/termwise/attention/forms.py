@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from termwise.attention import packing
-from termwise.attention.call import Call, prepare
+from termwise.attention.call import Call, check, prepare
 from termwise.attention.choice import choose_form
 from termwise.attention.folding import Keys, extend, fold, fold_target, keys_at_a_time
 from termwise.attention.fused import attend_fused
@@ -68,12 +68,11 @@ def attend(
     >>> out.shape, state.count.tolist()
     (torch.Size([1, 3, 1, 2]), [3])
     """
-    call = prepare(
-        query, key, value, spec, scale, causal, key_mask, cu_seqlens, input_gate, output_gate, log_decay, parameters,
-        initial_state, output_final_state, form, chunk_size, row_counts, query_mask,
-    )  # fmt: skip
-    if call.cu_seqlens is not None:
-        return packing.attend_packed(call, attend)
+    given = dict(locals())
+    check(given)
+    if cu_seqlens is not None:
+        return packing.attend_packed(given, attend)
+    call = prepare(**given)
     if form == "reference":
         from termwise.attention.reference import attend_reference
 
