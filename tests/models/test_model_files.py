@@ -207,3 +207,28 @@ def test_build_refuses_unknown_presets_and_fields():
         build("softmax", preset="tinny", vocab_size=9)
     with pytest.raises(ValueError, match="did you mean 'hidden_size'"):
         build("softmax", vocab_size=9, hiden_size=3)
+
+
+@pytest.mark.parametrize("cut", [0, 4, 5000])
+def test_weights_cut_short_are_named(cut, tmp_path):
+    small("softmax").save_pretrained(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:cut])
+    with pytest.raises(ValueError, match=r"model\.safetensors is damaged or cut short"):
+        load(tmp_path)
+
+
+def test_weights_of_another_shape_are_named(tmp_path):
+    small("softmax").save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"vocab_size": VOCAB + 1}))
+    with pytest.raises(ValueError, match=r"weights do not fit config\.json: \d+ mismatched keys"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["{}", "", "no JSON"])
+def test_a_broken_tokenizer_is_one_message(text, tmp_path):
+    small("softmax").save_pretrained(tmp_path)
+    (tmp_path / "tokenizer.json").write_text(text)
+    with pytest.raises(ValueError, match="its tokenizer cannot be read"):
+        load(tmp_path)

@@ -47,11 +47,12 @@ def look(folder: str | Path, sentence: str, *, layer: int | None = None, head: i
     folder without model or tokenizer, a sentence of fewer than two or too many tokens, a layer or head that is not there.
     """
     from termwise.models.build import load
+    from termwise.models.streaming import token_ids
 
     model, tokenizer = load(folder)
     if tokenizer is None:
         raise ValueError(f"{folder} holds no tokenizer, so it reads no sentence; copy a tokenizer.json into it")
-    ids = tokenizer(sentence, return_tensors="pt", add_special_tokens=False)["input_ids"]
+    ids = token_ids(tokenizer, sentence, "the sentence")
     if not 2 <= ids.shape[1] <= MOST_TOKENS:
         raise ValueError(f"the sentence has {ids.shape[1]} tokens; allowed are 2 to {MOST_TOKENS}")
     scores = last_scores(model, ids)

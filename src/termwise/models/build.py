@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 
 from termwise.attention.catalogue import catalogue
 from termwise.attention.refusals import nearest
@@ -53,7 +54,9 @@ def load(path: str | Path) -> tuple[TermwiseForCausalLM, Any | None]:
     """
     folder = Path(path)
     _check_folder(folder)
-    model, info = TermwiseForCausalLM.from_pretrained(folder, output_loading_info=True, local_files_only=True)
+    model, info = TermwiseForCausalLM.from_pretrained(
+        folder, output_loading_info=True, local_files_only=True, ignore_mismatched_sizes=True
+    )
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if names := sorted(map(str, info[kind])):
             some = ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
@@ -76,6 +79,12 @@ def _check_folder(folder: Path) -> None:
         pickles = sorted(p.name for p in folder.iterdir() if p.suffix in PICKLES)
         found = f"only {pickles[0]}, a pickle, which is never opened" if pickles else "no weights"
         raise ValueError(f"{folder}: {found}; model.safetensors is expected (save the model with save_pretrained)")
+    for weights in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(weights, "pt"):
+                pass
+        except SafetensorError as error:
+            raise ValueError(f"{weights} is damaged or cut short ({error}); copy or save the model again") from None
 
 
 def _tokenizer(folder: Path) -> Any | None:
@@ -83,4 +92,10 @@ def _tokenizer(folder: Path) -> Any | None:
         return None
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # a broken tokenizer.json gives KeyError, TypeError or a bare Exception of the Rust side
+        told = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise ValueError(
+            f"{folder}: its tokenizer cannot be read ({told[:200]}); copy tokenizer.json from where the model was trained"
+        ) from error

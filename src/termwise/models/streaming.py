@@ -13,6 +13,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from termwise.models.build import load
 from termwise.models.cache import CACHE_FIELD, TermwiseCache
+from termwise.models.devices import named_dtype, usable_device
 
 
 class TextStream(BaseStreamer):
@@ -44,6 +45,17 @@ class TextStream(BaseStreamer):
             self.shown = len(text)
 
 
+def token_ids(tokenizer: Any, text: str, what: str) -> Tensor:
+    """(1, T) ids of a text from outside. ValueError, naming `what`, for bytes that are no UTF-8 (Python keeps them as surrogates)."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{what} is no valid UTF-8: {error.object[error.start]!a} at character {error.start}; a character cut in two does this"
+        ) from None
+    return tokenizer(text, return_tensors="pt", add_special_tokens=False)["input_ids"]
+
+
 def generate_text(
     folder: str | Path,
     prompt: str,
@@ -66,14 +78,17 @@ def generate_text(
             f"temperature={temperature}, top_p={top_p}, max_tokens={max_tokens}; allowed are temperature from 0, "
             "top_p above 0 and at most 1, max_tokens from 1"
         )
+    if not 0 <= seed < 2**32:
+        raise ValueError(f"seed={seed}; allowed are whole numbers from 0 to {2**32 - 1}")
+    place, number_type = usable_device(device), named_dtype(dtype)
     model, tokenizer = load(folder)
     if tokenizer is None:
         raise ValueError(f"{folder} holds no tokenizer, so no text goes in or out; copy a tokenizer.json into it")
-    ids = tokenizer(prompt, return_tensors="pt", add_special_tokens=False)["input_ids"]
+    ids = token_ids(tokenizer, prompt, "the prompt")
     if ids.shape[1] == 0:
         raise ValueError("the prompt is empty; give at least one character to go on from")
     placed: Any = model.eval()
-    placed.to(_device(device), dtype=_dtype(dtype))
+    placed.to(place, dtype=number_type)
     torch.manual_seed(seed)
     stream, cache = TextStream(tokenizer, write), TermwiseCache(model.config.num_hidden_layers)
     draws: dict[str, Any] = {"do_sample": False, CACHE_FIELD: cache}
@@ -92,19 +107,3 @@ def generate_text(
         "tokens_per_second": len(stream.ids) / seconds,
         "state_bytes": cache.nbytes,
     }
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        return torch.device(name)
-    except RuntimeError:
-        raise ValueError(f"device={name!r}; allowed are auto, cpu, cuda, cuda:1, mps") from None
-
-
-def _dtype(name: str | None) -> torch.dtype | None:
-    known = {None: None, "auto": None, "float32": torch.float32, "bfloat16": torch.bfloat16}
-    if name not in known:
-        raise ValueError(f"dtype={name!r}; allowed are auto, float32, bfloat16")
-    return known[name]

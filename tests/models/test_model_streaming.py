@@ -1,0 +1,43 @@
+"""What a person gives to `generate_text`: refused by name before a model is read, or before it computes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from termwise.models.devices import named_dtype, usable_device
+from termwise.models.streaming import generate_text, token_ids
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:x", "meta", "cuda:99", "", "CPU"])
+def test_a_device_that_is_not_here_is_refused_before_the_model_is_read(name, tmp_path):
+    with pytest.raises(ValueError, match=f"device={name!r}"):
+        generate_text(tmp_path / "nowhere", "a", device=name)
+
+
+@pytest.mark.skipif(torch.backends.mps.is_available(), reason="needs a machine without it")
+def test_mps_is_refused_where_there_is_none():
+    with pytest.raises(ValueError, match="device='mps': not usable here"):
+        usable_device("mps")
+
+
+def test_devices_and_number_types_have_names():
+    assert usable_device("cpu").type == "cpu"
+    assert usable_device("auto").type == ("cuda" if torch.cuda.device_count() else "cpu")
+    assert [named_dtype(name) for name in (None, "auto", "float32", "bfloat16")] == [
+        None, None, torch.float32, torch.bfloat16,
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match="allowed are auto, float32, bfloat16"):
+        named_dtype("fp8")
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32, 10**30])
+def test_a_seed_out_of_range_is_refused(seed, tmp_path):
+    with pytest.raises(ValueError, match="allowed are whole numbers from 0 to 4294967295"):
+        generate_text(tmp_path / "nowhere", "a", seed=seed)
+
+
+def test_bytes_that_are_no_text_are_named():
+    """A shell hands a character cut in two to Python, which keeps it as a surrogate."""
+    with pytest.raises(ValueError, match=r"the prompt is no valid UTF-8: '\\udce6' at character 3"):
+        token_ids(None, b"abc\xe6".decode(errors="surrogateescape"), "the prompt")
