@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from termwise.attention.call import prepare
+from termwise.attention.call import check
 from termwise.attention.catalogue import LayerOptions, catalogue
 from termwise.attention.forms import attend
 from termwise.attention.kernels import Drop, Exp, FeatureMap, Minimax, Polynomial, Power
@@ -90,9 +90,20 @@ def test_signed_maps_are_refused(kernel):
 
 @pytest.mark.parametrize(
     "kernel",
-    [Power(2), Power(4), FeatureMap("elu1"), FeatureMap("relu"), FeatureMap("relu", 3), FeatureMap("identity", 2), FeatureMap("unit", 2, "product"),
-     FeatureMap("identity", 2, "product"), FeatureMap("relu", clamp=5.0), Exp(), Exp(clamp=5.0)],
-)  # fmt: skip
+    [
+        Power(2),
+        Power(4),
+        FeatureMap("elu1"),
+        FeatureMap("relu"),
+        FeatureMap("relu", 3),
+        FeatureMap("identity", 2),
+        FeatureMap("unit", 2, "product"),
+        FeatureMap("identity", 2, "product"),
+        FeatureMap("relu", clamp=5.0),
+        Exp(),
+        Exp(clamp=5.0),
+    ],
+)
 def test_positive_kernels_pass(kernel):
     equal(AttentionSpec(kernel).kernel.minimum, 0.0, kernel.formula)
 
@@ -223,20 +234,37 @@ def test_a_state_too_large_is_refused_before_it_is_made():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Local(0), ("window=0", "from 1")), (lambda: Local(4, -1), ("sinks=-1", "from 0")), (lambda: Local(True), ("window=True",)),
-        (lambda: Polynomial(()), ("orders=()",)), (lambda: Polynomial((2, 1)), ("increasing", "(1, 2)")), (lambda: Polynomial((0, 0)), ("increasing",)),
-        (lambda: Polynomial((-1,)), ("orders=(-1,)",)), (lambda: Polynomial((80,)), ("79",)), (lambda: Polynomial((0,), center="median"), ("median", "'mean'")),
-        (lambda: Polynomial((0,), "pade"), ("pade", "taylor", "Minimax")), (lambda: Polynomial((0, 1), (1.0,)), ("1 coefficients for 2 orders",)),
-        (lambda: Polynomial((0, 1), (1.0, 0.0)), ("last one not zero",)), (lambda: Polynomial((0,), (math.nan,)), ("finite",)),
-        (lambda: Power(0), ("degree=0", "from 1")), (lambda: Power(80), ("79",)), (lambda: FeatureMap("elu"), ("elu", "elu1")),
-        (lambda: FeatureMap("elu1", 0), ("power=0",)), (lambda: FeatureMap("elu1", 2, "both"), ("power_of", "product")),
-        (lambda: FeatureMap("relu", clamp=math.inf), ("clamp",)), (lambda: Exp(math.nan), ("clamp", "Exp(clamp=5.0)")),
-        (lambda: Minimax(-1.0), ("radius", "positive")), (lambda: RowSum(floor=0.0), ("floor",)), (lambda: RowSum(eps=-1.0), ("eps",)),
-        (lambda: RMS(eps=0.0), ("eps", "positive")), (lambda: Layer(eps=0.0), ("eps", "positive")), (lambda: RunningGateSum(floor=-1.0), ("floor",)),
-        (lambda: LayerOptions(conv_size=-1), ("conv_size",)), (lambda: LayerOptions(conv_activation="silu"), ("convolution",)),
+        (lambda: Local(0), ("window=0", "from 1")),
+        (lambda: Local(4, -1), ("sinks=-1", "from 0")),
+        (lambda: Local(True), ("window=True",)),
+        (lambda: Polynomial(()), ("orders=()",)),
+        (lambda: Polynomial((2, 1)), ("increasing", "(1, 2)")),
+        (lambda: Polynomial((0, 0)), ("increasing",)),
+        (lambda: Polynomial((-1,)), ("orders=(-1,)",)),
+        (lambda: Polynomial((80,)), ("79",)),
+        (lambda: Polynomial((0,), center="median"), ("median", "'mean'")),
+        (lambda: Polynomial((0,), "pade"), ("pade", "taylor", "Minimax")),
+        (lambda: Polynomial((0, 1), (1.0,)), ("1 coefficients for 2 orders",)),
+        (lambda: Polynomial((0, 1), (1.0, 0.0)), ("last one not zero",)),
+        (lambda: Polynomial((0,), (math.nan,)), ("finite",)),
+        (lambda: Power(0), ("degree=0", "from 1")),
+        (lambda: Power(80), ("79",)),
+        (lambda: FeatureMap("elu"), ("elu", "elu1")),
+        (lambda: FeatureMap("elu1", 0), ("power=0",)),
+        (lambda: FeatureMap("elu1", 2, "both"), ("power_of", "product")),
+        (lambda: FeatureMap("relu", clamp=math.inf), ("clamp",)),
+        (lambda: Exp(math.nan), ("clamp", "Exp(clamp=5.0)")),
+        (lambda: Minimax(-1.0), ("radius", "positive")),
+        (lambda: RowSum(floor=0.0), ("floor",)),
+        (lambda: RowSum(eps=-1.0), ("eps",)),
+        (lambda: RMS(eps=0.0), ("eps", "positive")),
+        (lambda: Layer(eps=0.0), ("eps", "positive")),
+        (lambda: RunningGateSum(floor=-1.0), ("floor",)),
+        (lambda: LayerOptions(conv_size=-1), ("conv_size",)),
+        (lambda: LayerOptions(conv_activation="silu"), ("convolution",)),
         (lambda: LayerOptions(conv_size=2, conv_activation="gelu"), ("gelu", "silu")),
     ],
-)  # fmt: skip
+)
 def test_fields_validate_themselves(make, words):
     with refused(*words):
         make()
@@ -324,9 +352,7 @@ def call(spec, **arguments):
             "query_mask",
         )
     )
-    return prepare(
-        **{**defaults, "spec": spec, "causal": True, "output_final_state": False, "form": "auto", **arguments}
-    )
+    check({**defaults, "spec": spec, "causal": True, "output_final_state": False, "form": "auto", **arguments})
 
 
 @pytest.mark.parametrize(
@@ -347,27 +373,37 @@ def call(spec, **arguments):
         ({"query_mask": torch.ones(1, 9, dtype=torch.bool)}, ("query_mask", "(2, 9)")),
         ({"key_mask": torch.ones(2, 9, dtype=torch.int64)}, ("key_mask", "int64", "bool")),
         ({"query_mask": torch.ones(2, 9)}, ("query_mask", "float32", "bool")),
-        ({"scale": 0.0}, ("scale=0.0", "positive")),
-        ({"scale": -1.0}, ("scale=-1.0", "positive")),
-        ({"scale": math.nan}, ("scale=nan", "positive")),
         ({"parameters": {"norm_weigth": torch.ones(4, 4)}}, ("norm_weigth", "not declared")),
         ({"parameters": {"reference_key": torch.zeros(2, 4)}}, ("reference_key", "(2, 4)", "(2, 3)")),
         ({"cu_seqlens": torch.tensor([0, 9])}, ("cu_seqlens", "batch 1", "given batch 2")),
     ],
-)  # fmt: skip
+)
 def test_wrong_input_to_a_call(change, words):
     good = {"query": torch.zeros(2, 9, 4, 3), "key": torch.zeros(2, 9, 2, 3), "value": torch.zeros(2, 9, 2, 4)}
     with refused(*words):
         call(spec_of("taylor:0..2@mean"), **{**good, **change})
 
 
+def test_a_scale_is_positive():
+    for scale in (0.0, -1.0, math.nan, math.inf):
+        with refused(f"scale={scale}", "positive"):
+            attend(**inputs(spec_of("softmax")), spec=spec_of("softmax"), scale=scale)
+
+
 @pytest.mark.parametrize(
     ("ends", "words"),
     [
-        ([0, 4], ("[0, 4]", "length 9")), ([1, 9], ("rise from 0",)), ([0, 5, 5, 9], ("empty documents",)), ([0, 6, 4, 9], ("rise",)), ([9], ("rise from 0",)),
-        ([0, 10], ("length 9",)), ([], ("rise from 0",)), ([[0, 9]], ("cu_seqlens", "(1, 2)", "one axis")), ([0.0, 9.0], ("cu_seqlens", "whole")),
+        ([0, 4], ("[0, 4]", "length 9")),
+        ([1, 9], ("rise from 0",)),
+        ([0, 5, 5, 9], ("empty documents",)),
+        ([0, 6, 4, 9], ("rise",)),
+        ([9], ("rise from 0",)),
+        ([0, 10], ("length 9",)),
+        ([], ("rise from 0",)),
+        ([[0, 9]], ("cu_seqlens", "(1, 2)", "one axis")),
+        ([0.0, 9.0], ("cu_seqlens", "whole")),
     ],
-)  # fmt: skip
+)
 def test_wrong_boundaries(ends, words):
     good = {"query": torch.zeros(1, 9, 2, 3), "key": torch.zeros(1, 9, 2, 3), "value": torch.zeros(1, 9, 2, 4)}
     with refused(*words):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import mpmath
@@ -103,8 +104,9 @@ def test_even_truncations_are_positive():
             abs(found - least) < 0.0006 if order > 4 else abs(found - least) < 0.006,
             f"orders 0..{order}: {found}, printed {least}",
         )
+        coefficients = taylor(order)
         by_scipy = optimize.minimize_scalar(
-            lambda x, b=taylor(order): np.polynomial.polynomial.polyval(x, b), bounds=(-order, 0), method="bounded"
+            lambda x, b=coefficients: np.polynomial.polynomial.polyval(x, b), bounds=(-order, 0), method="bounded"
         )
         holds(abs(found - by_scipy.fun) < 1e-8, f"orders 0..{order}: {found}, scipy {by_scipy.fun}")
     for order in range(2, 80, 2):
@@ -113,7 +115,8 @@ def test_even_truncations_are_positive():
 
 def test_odd_truncations_have_one_real_root():
     for order, root in ((1, -1.0), (3, -1.596), (5, -2.181), (7, -2.759)):
-        found = optimize.brentq(lambda x, b=taylor(order): np.polynomial.polynomial.polyval(x, b), -order - 1, 0)
+        coefficients = taylor(order)
+        found = optimize.brentq(lambda x, b=coefficients: np.polynomial.polynomial.polyval(x, b), -order - 1, 0)
         equal(round(found, 3), root, f"orders 0..{order}")
         kernel = Polynomial(tuple(range(order + 1)), allow_negative=True)
         equal(kernel.minimum, -math.inf, f"orders 0..{order}")
@@ -123,10 +126,22 @@ def test_odd_truncations_have_one_real_root():
 
 @pytest.mark.parametrize(
     ("coefficients", "least"),
-    [((1.0, -2.0, 1.0), 0.0), ((1.0, -4.0, 6.0, -4.0, 1.0), 0.0), ((4.0, 0.0, -4.0, 0.0, 1.0), 0.0), ((3.0, 0.0, -4.0, 0.0, 1.0), -1.0),
-     ((0.0, 0.0, 1.0), 0.0), ((0.0, 0.0, 0.0, 0.0, 2.0), 0.0), ((2.5,), 2.5), ((-1.0,), -1.0), ((1.0, 1.0), -math.inf), ((1.0, 0.0, -1.0), -math.inf),
-     ((1.0, 0.0, 0.0, 0.0, 1e-9), 1.0), ((1.0, 1.0, 0.2), -0.25), ((1e6, -2e3, 1.0), 0.0)],
-)  # fmt: skip
+    [
+        ((1.0, -2.0, 1.0), 0.0),
+        ((1.0, -4.0, 6.0, -4.0, 1.0), 0.0),
+        ((4.0, 0.0, -4.0, 0.0, 1.0), 0.0),
+        ((3.0, 0.0, -4.0, 0.0, 1.0), -1.0),
+        ((0.0, 0.0, 1.0), 0.0),
+        ((0.0, 0.0, 0.0, 0.0, 2.0), 0.0),
+        ((2.5,), 2.5),
+        ((-1.0,), -1.0),
+        ((1.0, 1.0), -math.inf),
+        ((1.0, 0.0, -1.0), -math.inf),
+        ((1.0, 0.0, 0.0, 0.0, 1e-9), 1.0),
+        ((1.0, 1.0, 0.2), -0.25),
+        ((1e6, -2e3, 1.0), 0.0),
+    ],
+)
 def test_the_minimum_of_a_polynomial(coefficients, least):
     found = polynomial_minimum(coefficients)
     holds(
@@ -202,7 +217,7 @@ def test_minimax_coefficients_are_optimal(radius, order):
     size = np.abs(error).max()
     signs = [s for s in np.sign(np.where(np.abs(error) > 0.995 * size, error, 0)) if s]
     equal(
-        1 + sum(a != c for a, c in zip(signs, signs[1:], strict=False)),
+        1 + sum(a != c for a, c in itertools.pairwise(signs)),
         order + 2,
         f"alternations at radius {radius}, order {order}",
     )

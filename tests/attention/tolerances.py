@@ -34,7 +34,7 @@ TABLE = {
     "series": Tolerance(1e-12, "the promise for the 80-term series on [-60, 60]"),
     "outside": Tolerance(1e-9, "another program's float64 result, with its own order of summation"),
     "eps": Tolerance(
-        1e-4, "a factor that cancels only up to the eps of RMS or LayerNorm (1e-6 and 1e-5 beside squares of order one)"
+        1e-7, "a factor that cancels but for an eps of 1e-12 in RMS or LayerNorm, beside squares of 1e-4 and more"
     ),
     "two digits": Tolerance(4e-2, "a figure printed with two digits"),
     "truncated": Tolerance(

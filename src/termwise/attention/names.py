@@ -4,12 +4,13 @@ KERNEL[!][@mean][+wN[sM]][|NORM][+gi|+gc][+gb|+ga][+decay]
 KERNEL  exp, exp<5 (clamp 5), taylor:0..2, taylor:0,2, minimax3:0..4, power:2, elu1, relu, unit, identity, elu1^2
         (features squared), elu1:2 (product squared), relu/sqrtd (scale 1/sqrt(d)), relu<5 (clamp), drop
 NORM    rowsum (default), rowsum>=1, rowsum>=1~ (no gradient), rowsum+0.0001, l2, l2e, rms, layer, count, identity,
-        runninggate, runninggate>=1, runninggate*count
+        runninggate, runninggate>=1, runninggate*count; rms+0.001- (eps; no weight), layer-b (no bias), layer-w
 !       allow_negative      gi/gc  input gate, count gate      gb/ga  output gate before/after the norm
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from termwise.attention.refusals import nearest
 if TYPE_CHECKING:
     from termwise.attention.spec import AttentionSpec
 
-_NUMBER = r"[0-9]+(?:\.[0-9]+)?(?:e-?[0-9]+)?"
+_NUMBER = r"-?[0-9]+(?:\.[0-9]+)?(?:e-?[0-9]+)?"
 _KERNEL_WORDS = ("exp", "taylor:0..2", "minimax3:0..2", "power:2", "drop", *MAPS)
 
 
@@ -45,9 +46,9 @@ def _kernel_name(kernel: Kernel) -> str:
         is_range = len(orders) > 1 and orders == tuple(range(orders[0], orders[-1] + 1))
         span = f"{orders[0]}..{orders[-1]}" if is_range else ",".join(map(str, orders))
         if isinstance(kernel.coefficients, Minimax):
-            return f"minimax{kernel.coefficients.radius:g}:{span}"
+            return f"minimax{_text(kernel.coefficients.radius)}:{span}"
         if isinstance(kernel.coefficients, tuple):
-            return f"polynomial:{span}({','.join(f'{b:g}' for b in kernel.coefficients)})"
+            return f"polynomial:{span}({','.join(f'{_text(b)}' for b in kernel.coefficients)})"
         return f"taylor:{span}"
     if isinstance(kernel, Power):
         return f"power:{kernel.degree}"
@@ -57,28 +58,37 @@ def _kernel_name(kernel: Kernel) -> str:
             kernel.name
             + power
             + ("/sqrtd" if kernel.by_root_width else "")
-            + ("" if kernel.clamp is None else f"<{kernel.clamp:g}")
+            + ("" if kernel.clamp is None else f"<{_text(kernel.clamp)}")
         )
     if isinstance(kernel, Exp):
-        return "exp" if kernel.clamp is None else f"exp<{kernel.clamp:g}"
+        return "exp" if kernel.clamp is None else f"exp<{_text(kernel.clamp)}"
     return "drop"
+
+
+def _text(number: float) -> str:
+    """The shortest text that reads back as the same number; without a plus sign, which separates parts."""
+    short = f"{number:g}"
+    return (short if float(short) == number else repr(float(number))).replace("e+", "e")
 
 
 def _normalizer_name(norm: Normalizer) -> str:
     if isinstance(norm, RowSum):
-        floor = "" if norm.floor is None else f">={norm.floor:g}"
-        return f"rowsum{floor}" + (f"+{norm.eps:g}" if norm.eps else "") + ("~" if norm.detach else "")
+        floor = "" if norm.floor is None else f">={_text(norm.floor)}"
+        return f"rowsum{floor}" + (f"+{_text(norm.eps)}" if norm.eps else "") + ("~" if norm.detach else "")
     if isinstance(norm, RunningGateSum):
-        floor = "" if norm.floor is None else f">={norm.floor:g}"
+        floor = "" if norm.floor is None else f">={_text(norm.floor)}"
         return f"runninggate{floor}" + ("*count" if norm.times_count else "")
     if isinstance(norm, L2):
         return "l2e" if norm.times_width else "l2"
     if isinstance(norm, RMS):
-        return "rms" if norm.weight else "rms-"
+        eps = "" if norm.eps == RMS().eps else f"+{_text(norm.eps)}"
+        return f"rms{eps}" + ("" if norm.weight else "-")
     if isinstance(norm, Layer):
-        return {(True, True): "layer", (True, False): "layer-b", (False, True): "layer-w", (False, False): "layer-"}[
-            norm.weight, norm.bias
-        ]
+        eps = "" if norm.eps == Layer().eps else f"+{_text(norm.eps)}"
+        return (
+            f"layer{eps}"
+            + {(True, True): "", (True, False): "-b", (False, True): "-w", (False, False): "-"}[norm.weight, norm.bias]
+        )
     return {Count: "count", Identity: "identity"}[type(norm)]
 
 
@@ -168,4 +178,6 @@ def _parse_normalizer(text: str) -> Normalizer:
         return RowSum(float(found[1]) if found[1] else None, float(found[2] or 0), bool(found[3]))
     if found := re.fullmatch(rf"runninggate(?:>=({_NUMBER}))?(\*count)?", text):
         return RunningGateSum(float(found[1]) if found[1] else None, bool(found[2]))
+    if (found := re.fullmatch(rf"(rms|layer)\+({_NUMBER})(-[bw]?)?", text)) and found[1] + (found[3] or "") in plain:
+        return dataclasses.replace(plain[found[1] + (found[3] or "")], eps=float(found[2]))  # type: ignore[type-var]
     raise ValueError(f"no normalizer {text!r}{nearest(text, plain)}; allowed are {', '.join(plain)}")

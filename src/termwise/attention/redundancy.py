@@ -41,11 +41,17 @@ def _findings(spec: AttentionSpec) -> list[tuple[str, AttentionSpec | None]]:
         )
     if isinstance(norm, RowSum) and norm.eps and norm.floor is None and isinstance(kernel, Exp):
         found.append((f"eps {norm.eps:g} matters only where the sum of exponentials is that small", None))
-    if isinstance(kernel, FeatureMap) and kernel.name == "identity" and kernel.clamp is None:
-        found.append(("the identity map is the plain power of q.k", dataclasses.replace(spec, kernel=Power(kernel.power, kernel.allow_negative))
-                      if kernel.power_of == "product" or kernel.power == 1 else None))  # fmt: skip
+    if isinstance(kernel, FeatureMap) and _is_plain_power(kernel):
+        power = dataclasses.replace(spec, kernel=Power(kernel.power, kernel.allow_negative))
+        found.append(("the identity map is the plain power of q.k", power))
     if isinstance(kernel, Polynomial) and len(kernel.orders) == 1 and norm.is_mass_free and spec.local is None:
         found.append(("a coefficient on a single order is a common factor on all weights and cancels", None))
     if isinstance(norm, Layer) and not norm.weight and not norm.bias and not spec.has_tail:
         found.append(("without weight and bias LayerNorm is RMS of the centred output", None))
     return found
+
+
+def _is_plain_power(kernel: FeatureMap) -> bool:
+    """Squared features are another kernel, and Power has neither a clamp nor a scale of 1/sqrt(d)."""
+    of_product = kernel.power_of == "product" or kernel.power == 1
+    return kernel.name == "identity" and of_product and kernel.clamp is None and not kernel.by_root_width
