@@ -375,7 +375,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     from termwise.study.workers import Interrupted
 
     try:
-        code = app(args=arguments, standalone_mode=False)
+        code = app(args=arguments, standalone_mode=False, prog_name="termwise")
     except _ParseError as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             error.show()  # type: ignore[attr-defined]

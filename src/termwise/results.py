@@ -357,14 +357,14 @@ class RunFolder:
         atomic_write_text(self.path / "run.json", json.dumps(run, indent=1, ensure_ascii=False) + "\n")
         self.run = run
 
-    def append(self, record: Record) -> None:
-        """Add one record as one line, on disk when this returns."""
+    def append(self, *records: Record) -> None:
+        """Add records, one line each, all on disk when this returns."""
         self._check_writable()
         with open(self.path / "records.jsonl", "ab") as file:
             if not self._is_tail_whole:
                 _drop_torn_line(self.path / "records.jsonl")
                 self._is_tail_whole = True
-            file.write(record.to_json().encode() + b"\n")
+            file.write(b"".join(record.to_json().encode() + b"\n" for record in records))
             file.flush()
             os.fsync(file.fileno())
 

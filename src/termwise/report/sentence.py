@@ -72,12 +72,17 @@ def specifications(seen: Taken) -> list[tuple[str, str, dict[str, Any]]]:
     found = []
     for center, around in (("zero", "around 0"), ("mean", "around the mean score")):
         kept = [(orders, weights) for (c, orders), weights in seen.weights.items() if c == center]
-        rows = [(f"{_span(orders)}   {seen.distances[center, orders]:.2f}", weights) for orders, weights in kept]
-        found.append((f"weights-{center}", f"Weights by the orders kept, {around}", _heatmap(seen, [*rows, softmax])))
+        rows = [(f"{_span(orders)} ({seen.distances[center, orders]:.2f} off)", weights) for orders, weights in kept]
+        found.append(
+            (
+                f"weights-{center}",
+                f"Weights by the orders kept, {around}",
+                _heatmap(seen, [*rows, softmax], max(seen.softmax)),
+            )
+        )
     terms = [(f"order {n}", term) for n, term in enumerate(seen.terms)]
-    found.append(
-        ("terms", "What each order adds, around 0", _heatmap(seen, [*terms, ("sum of all orders", seen.softmax)]))
-    )
+    largest = max(abs(value) for _, term in terms for value in term)
+    found.append(("terms", "What each order adds, around 0", _heatmap(seen, terms, largest)))
     return found
 
 
@@ -85,11 +90,11 @@ def _span(orders: tuple[int, ...]) -> str:
     return f"order {orders[0]}" if len(orders) == 1 else f"orders {orders[0]}..{orders[-1]}"
 
 
-def _heatmap(seen: Taken, rows: list[tuple[str, Row]]) -> dict[str, Any]:
-    """One row a set of orders, one column a token; the scale ends at softmax's largest weight."""
+def _heatmap(seen: Taken, rows: list[tuple[str, Row]], most: float) -> dict[str, Any]:
+    """One row a set of orders, one column a token; colours are full at `most`."""
     import altair as alt
 
-    names, most = [name for name, _ in rows], max(seen.softmax)
+    names = [name for name, _ in rows]
     cells = [
         {"row": name, "place": place, "value": max(-most, min(most, value))}
         for name, values in rows
@@ -132,7 +137,7 @@ def _page(seen: Taken, parts: list[tuple[str, str, str]]) -> str:
     )
     notes = {
         "weights-zero": "Blue: weight; orange: negative weight; full colour: softmax's largest or more. "
-        "The number is the distance from softmax: 0 equal, 1 nothing in common.",
+        "In brackets the distance from softmax: 0 equal, 1 nothing in common.",
         "weights-mean": "The same orders about the query's own mean score: a shift of all scores changes nothing, as in softmax.",
         "terms": "score^n / n! over softmax's own sum. Odd orders take weight from low scores; together they are softmax.",
     }

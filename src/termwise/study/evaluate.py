@@ -34,7 +34,7 @@ class EvaluateConfig(Configuration):
     context: int | None = pydantic.Field(None, ge=2)
     max_tokens: int = pydantic.Field(131_072, ge=1)
     seed: int = pydantic.Field(0, ge=0)
-    device: str = "cpu"
+    device: str = pydantic.Field("cpu", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")
     dtype: Literal["auto", "float32", "bfloat16"] | None = None
 
 

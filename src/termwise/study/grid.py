@@ -47,8 +47,8 @@ class StudyConfig(Configuration):
     evaluation_tokens: int | None = Field(None, ge=1)
     lr: float | None = Field(None, gt=0)
     recall: bool | None = None
-    device: str = "cpu"
-    dtype: str | None = None
+    device: str = Field("cpu", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")
+    dtype: Literal["auto", "float32", "bfloat16"] | None = None
     demonstration: bool = False
 
     @model_validator(mode="after")
@@ -182,6 +182,7 @@ class RunConfig(Configuration):
     tokens_per_step: int
     context: int
     evaluation_tokens: int | None = None
+    state_lengths: tuple[int, ...] = ()
     lr: float | None = None
     device: str = "cpu"
     dtype: str | None = None

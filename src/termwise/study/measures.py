@@ -32,10 +32,9 @@ class Recorder:
 
     def add(self, records: Iterable[Record]) -> None:
         """Append what is new."""
-        for record in records:
-            if self._last.get(_key(record)) != _told(record):
-                self._last[_key(record)] = _told(record)
-                self._folder.append(record)
+        new = [record for record in records if self._last.get(_key(record)) != _told(record)]
+        self._last |= {_key(record): _told(record) for record in new}
+        self._folder.append(*new)
 
 
 def _key(record: Record) -> str:
@@ -88,10 +87,8 @@ def records_of_run(run_id: str, result: Result) -> Iterator[Record]:
     for metric in ("state", "state_formula"):
         for length, found in result[metric].items():
             yield _bytes_or_reason(record, metric, {"variant": variant, "length": int(length)}, found)
-    for layer, head, vanishing, negative in result["rows"]:
-        place = subject | {"layer": layer, "head": head}
-        yield record("check", "vanishing_rows", vanishing, "share", on=place)
-        yield record("check", "negative_rows", negative, "share", on=place)
+    for metric, layer, head, share in result["rows"]:
+        yield record("check", metric, share, "share", on=subject | {"layer": layer, "head": head})
 
 
 def _bytes_or_reason(record: Any, metric: str, subject: dict[str, Any], found: int | str) -> Record:

@@ -49,7 +49,11 @@ class Plan:
 
     def config(self, entry: Entry, seed: int, kind: Literal["train", "recall", "speed"] = "train") -> RunConfig:
         """The run of one cell of the grid."""
-        run = RunConfig(kind=kind, variant=entry.name, seed=seed, spec=entry.spec, layer=entry.layer, **self.shared)
+        context = self.shared["context"]
+        # The state's size does not depend on the seed.
+        lengths = (max(1, context // 4), context) if seed == self.seeds[0] else ()
+        fields = {"spec": entry.spec, "layer": entry.layer, "state_lengths": lengths} | self.shared
+        run = RunConfig(kind=kind, variant=entry.name, seed=seed, **fields)
         return recall.recall_config(run, self.recall_steps or recall.MAX_STEPS) if kind == "recall" else run
 
     def runs(self, folder: RunFolder) -> Iterator[tuple[Path, RunConfig]]:
@@ -91,12 +95,8 @@ def reserved(folder: Path) -> Iterator[None]:
 def open_study_text(config: StudyConfig, cache: Path) -> tuple[Text, dict[str, Any]]:
     """The text, and how every run opens it again."""
     from termwise.data.text import open_text
-    from termwise.models.presets import preset
 
-    settings: dict[str, Any] = {
-        "column": config.column, "tokenizer": config.tokenizer or preset(config.preset).tokenizer,
-        "document": config.document, "errors": config.errors,
-    }  # fmt: skip
+    settings = {name: _settings(config)[name] for name in ("column", "tokenizer", "document", "errors")}
     paths = list(config.data) or None
     text = open_text(paths, cache=cache, **settings)
     return text, settings | {"paths": paths, "cache": str(cache.absolute()), "fingerprint": text.fingerprint}
@@ -106,19 +106,42 @@ def open_study(
     config: StudyConfig, out: Path, arguments: Mapping[str, Any], entries: Sequence[Entry], say: Say
 ) -> tuple[RunFolder, dict[str, Any]]:
     """The run folder with its text in OUT/data, and how the runs open that."""
-    if (out / "run.json").exists():
+    before = _resolved_before(out)
+    check_device(config.device)
+    _refuse_other_settings(config, before, out)
+    if before and before["data"]["given"] == (list(config.data) or None):
         text, how = open_study_text(config, out / "data")
         return open_folder(config, out, arguments, text, how, entries, say), how
-    # A run folder begins empty; the text is read first, since its content is a setting of the study.
+    # A run folder begins empty, and a text that will be refused must not replace the one that is there.
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as beside:
         text, how = open_study_text(config, Path(beside) / "data")
         folder = open_folder(config, out, arguments, text, how, entries, say)
+        if (out / "data").exists():
+            os.rename(out / "data", Path(beside) / "replaced")
         os.rename(Path(beside) / "data", out / "data")
     return folder, how | {"cache": str((out / "data").absolute())}
 
 
-def sizes(config: StudyConfig, text: Text) -> dict[str, Any]:
-    """Context, tokens a step and scored tokens: as asked, else the preset's. ValueError for a text too short for one window."""
+def _settings(config: StudyConfig) -> dict[str, Any]:
+    """What must be the same in every run of a study, as far as it is known before the text is read."""
+    from termwise.models.presets import preset
+
+    names = ("preset", "lr", "device", "dtype", "demonstration", "document", "column", "errors")
+    tokenizer = config.tokenizer or preset(config.preset).tokenizer
+    return {name: getattr(config, name) for name in names} | {"tokenizer": tokenizer} | sizes(config)
+
+
+def _refuse_other_settings(config: StudyConfig, before: Mapping[str, Any], out: Path) -> None:
+    asked = _settings(config).items()
+    other = [
+        f"{name} (was {before[name]!r}, now {value!r})" for name, value in asked if before and before[name] != value
+    ]
+    if other:
+        raise ValueError(f"{out} was made with other settings: {', '.join(other)}; give a new --out")
+
+
+def sizes(config: StudyConfig) -> dict[str, int]:
+    """Context and tokens a step: as asked, else the preset's. ValueError for a step that is no whole number of windows."""
     from termwise.models.presets import preset
 
     context = config.context or preset(config.preset).context
@@ -128,17 +151,28 @@ def sizes(config: StudyConfig, text: Text) -> dict[str, Any]:
         raise ValueError(
             f"--tokens-per-step {tokens_per_step} is no whole number of windows of {context}; e.g. {nearest}"
         )
+    return {"context": context, "tokens_per_step": tokens_per_step}
+
+
+def check_text(text: Text, context: int) -> None:
+    """ValueError for a text too short for one window."""
     if text.train.num_tokens < context + 1:
         raise ValueError(
             f"the training text has {text.train.num_tokens:,} tokens, fewer than one window of {context} + 1; "
             "give more text or a smaller --context"
         )
-    wanted = config.evaluation_tokens or EVALUATION_TOKENS
-    return {
-        "context": context,
-        "tokens_per_step": tokens_per_step,
-        "evaluation_tokens": min(wanted, text.held_out.num_tokens),
-    }
+
+
+def check_device(name: str) -> None:
+    """ValueError for a device that is not usable here, before anything is read."""
+    import torch
+
+    if name.startswith("cuda") and int(name.partition(":")[2] or 0) >= torch.cuda.device_count():
+        raise ValueError(
+            f"device={name!r}: {torch.cuda.device_count()} CUDA cards are usable here; --device auto takes what is"
+        )
+    if name == "mps" and not torch.backends.mps.is_available():
+        raise ValueError("device='mps': not usable here; --device auto takes what is")
 
 
 def open_folder(
@@ -153,6 +187,7 @@ def open_folder(
     """The run folder, new or taken up. More variants or seeds extend it; anything else that differs is a ValueError by name."""
     for note in text.notes:
         say(note)
+    check_text(text, sizes(config)["context"])
     before = _resolved_before(out)
     data = _described(text, how)
     if before and before["data"]["fingerprint"] == text.fingerprint:
@@ -163,14 +198,9 @@ def open_folder(
         "variants": [row.to_dict() for row in rows],
         "seeds": sorted({*before.get("seeds", []), *config.seed_list}),
     }
-    kept = {name: getattr(config, name) for name in ("preset", "lr", "device", "dtype", "demonstration")}
-    kept |= {name: how[name] for name in ("tokenizer", "document", "column", "errors")}
-    settings = (
-        kept
-        | sizes(config, text)
-        | grown
-        | {"data": data, "steps": _steps(config, before, out), "recall": before.get("recall")}
-    )
+    learnt = {"data": data, "steps": _steps(config, before, out), "recall": before.get("recall")}
+    scored = {"evaluation_tokens": min(config.evaluation_tokens or EVALUATION_TOKENS, text.held_out.num_tokens)}
+    settings = _settings(config) | scored | grown | learnt
     folder = RunFolder.create(out, "study", dict(arguments), settings, extendable=(*EXTENDABLE, "steps"))
     folder.update(resolved=folder.run["resolved"] | grown)
     _say_extension(before, rows, grown["seeds"], say)

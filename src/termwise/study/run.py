@@ -11,7 +11,7 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,10 +76,13 @@ def new_model(config: RunConfig, vocab_size: int, **overrides: Any) -> TermwiseF
 
 
 def open_run_text(config: RunConfig) -> Text:
-    """The text every run of the grid reads. ValueError when it is no longer what the grid was planned with."""
+    """The text every run of the grid reads. OSError when it is no longer what the grid was planned with."""
     wanted = dict(config.text)
     fingerprint, cache = wanted.pop("fingerprint"), Path(wanted.pop("cache"))
-    text = open_text(wanted.pop("paths"), cache=cache, **wanted)
+    try:
+        text = open_text(wanted.pop("paths"), cache=cache, **wanted)
+    except ValueError as error:
+        raise OSError(f"the text of the study is no longer there: {error}") from error
     if text.fingerprint != fingerprint:
         raise OSError(f"the text changed since the study began (was {fingerprint}, is {text.fingerprint}); restore it")
     return text
@@ -104,7 +107,7 @@ def train_and_evaluate(folder: Path, config: RunConfig) -> dict[str, Any]:
         "parameters": num_parameters(model),
         "extra_parameters": extra_parameters(model),
     }
-    return measured | held_out(model, text, config) | state_bytes(model, config)
+    return measured | held_out(model, text, config) | state_bytes(model, config.state_lengths)
 
 
 class SpreadWindows:
@@ -159,8 +162,11 @@ def binned(by_position: np.ndarray) -> list[list[float]]:
     return bins
 
 
-def bad_rows(model: TermwiseForCausalLM, text: Text, config: RunConfig) -> list[list[float]]:
-    """[layer, head, share of vanishing rows, share of negative rows] on one batch of the held-out text."""
+def bad_rows(model: TermwiseForCausalLM, text: Text, config: RunConfig) -> list[tuple[str, int, int, float]]:
+    """(metric, layer, head, share) of the worst head of every layer, on one batch of the held-out text.
+
+    Vanishing row sums were moved away from zero, negative ones used as they are; layers without row sums are left out.
+    """
     import torch
 
     packed = next(text.held_out.packed_windows(config.context, EVALUATION_ROWS))
@@ -170,20 +176,19 @@ def bad_rows(model: TermwiseForCausalLM, text: Text, config: RunConfig) -> list[
         model(input_ids=ids, cu_seqlens=borders, use_cache=False)
     rows = []
     for layer, found in counts.items():
-        for head, total in enumerate(found.rows.tolist()):
-            if total:
-                rows.append([layer, head, found.vanishing[head].item() / total, found.negative[head].item() / total])
+        if found.rows.numel():
+            for metric, bad in (("vanishing_rows", found.vanishing), ("negative_rows", found.negative)):
+                shares = bad / found.rows
+                rows.append((metric, layer, int(shares.argmax()), float(shares.max())))
     return rows
 
 
-def state_bytes(model: TermwiseForCausalLM, config: RunConfig) -> dict[str, Any]:
-    """Bytes of the live state after a quarter, the whole and four times the context, and what the formula says."""
-    lengths = sorted({max(1, config.context // 4), config.context, 4 * config.context})
-    measured, formula = {}, {}
-    for length in lengths:
-        measured[str(length)] = _or_reason(functools.partial(measured_state, model, length))
-        formula[str(length)] = _or_reason(functools.partial(state_formula, model, length))
-    return {"state": measured, "state_formula": formula}
+def state_bytes(model: TermwiseForCausalLM, lengths: Sequence[int]) -> dict[str, Any]:
+    """Bytes of the live state after so many tokens, and what the formula says."""
+    return {
+        "state": {str(n): _or_reason(functools.partial(measured_state, model, n)) for n in lengths},
+        "state_formula": {str(n): _or_reason(functools.partial(state_formula, model, n)) for n in lengths},
+    }
 
 
 def measured_state(model: TermwiseForCausalLM, length: int) -> int:

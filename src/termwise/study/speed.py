@@ -35,7 +35,7 @@ def measure_speed(folder: Path, config: RunConfig) -> dict[str, Any]:
     )
     clock = time.perf_counter()
     bad_rows(model, text, config)
-    state_bytes(model, config)
+    state_bytes(model, config.state_lengths)
     return {
         "seconds_to_build": build,
         "seconds_of_other_measures": time.perf_counter() - clock,

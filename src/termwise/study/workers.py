@@ -19,6 +19,7 @@ from pathlib import Path
 
 MAX_TRIES = 3
 POLL_SECONDS = 0.2
+RETRY_SECONDS = 1.0
 COMMAND = (sys.executable, "-m", "termwise.study.worker")
 STOP_SECONDS = 120.0
 # What a worker exits with when another process still holds its folder (EX_TEMPFAIL), and how long that is waited for.
@@ -141,7 +142,7 @@ def _has_ended(task: Task) -> bool:
 def _again(task: Task, may_try: bool, reason: str) -> None:
     task.state = "waiting" if may_try else "failed"
     task.reason = reason
-    task.not_before = time.monotonic() + 1.0
+    task.not_before = time.monotonic() + RETRY_SECONDS
 
 
 def _signal_name(code: int) -> str:
