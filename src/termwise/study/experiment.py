@@ -117,9 +117,10 @@ def _state_bytes(plan: Plan, entry: Any) -> int:
     from termwise.models.presets import preset
 
     shape = preset(plan.shared["preset"])
-    width, copies = shape.hidden_size // shape.num_attention_heads, shape.num_attention_heads * shape.num_hidden_layers
-    spec = AttentionSpec.from_dict(entry.spec)
-    return copies * cost(spec, key_width=width, value_width=width, length=plan.shared["context"]).state_bytes
+    heads = shape.num_attention_heads
+    width, spec = shape.hidden_size // heads, AttentionSpec.from_dict(entry.spec)
+    layer = cost(spec, key_width=width, value_width=width, length=plan.shared["context"], kv_heads=heads)
+    return shape.num_hidden_layers * layer.state_bytes
 
 
 def _say_plan(plan: Plan, folder: RunFolder, num_workers: int, say: Callable[[str], None]) -> None:

@@ -16,11 +16,14 @@ NATS = "nats/token"
 
 
 def read_result(folder: Path) -> Result | None:
-    """result.json of a run folder; None while the run has none."""
+    """result.json of a run folder; None while the run has none. ValueError, with the way out, for a damaged one."""
+    path = folder / "result.json"
     try:
-        return json.loads((folder / "result.json").read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error}); delete it, and the same command does this run again") from None
 
 
 class Recorder:
@@ -59,6 +62,7 @@ def records_of_run(run_id: str, result: Result) -> Iterator[Record]:
     variant, seed = result["variant"], result["seed"]
     subject = {"variant": variant, "seed": seed}
     common = {"started": result["started"], "seconds": result["seconds"], "config_hash": result["config_hash"]}
+    common["form"] = result.get("form")
     if result["status"] != "ok":
         yield failed(run_id, variant, seed, result["reason"], **common)
         return
@@ -83,6 +87,7 @@ def records_of_run(run_id: str, result: Result) -> Iterator[Record]:
     if result["train_loss"] is not None:
         yield record("train", "train_loss", result["train_loss"], NATS)
     yield record("speed", "training_tokens", result["tokens_per_second"], "tokens/s", n=result["steps"])
+    yield record("speed", "cpu_time", result["cpu_seconds"], "s", method="of the process that finished the run")
     yield record("memory", "parameters", result["parameters"], "1", on={"variant": variant})
     for metric in ("state", "state_formula"):
         for length, found in result[metric].items():

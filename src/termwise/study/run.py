@@ -42,7 +42,7 @@ def run_one(folder: Path, config: RunConfig) -> dict[str, Any]:
     from termwise.study.recall import measure_recall
     from termwise.study.speed import measure_speed
 
-    started, clock = now(), time.perf_counter()
+    started, clock, cpu = now(), time.perf_counter(), time.process_time()
     result: dict[str, Any] = {"kind": config.kind, "variant": config.variant, "seed": config.seed, "started": started}
     measure = {"train": train_and_evaluate, "recall": measure_recall, "speed": measure_speed}[config.kind]
     try:
@@ -51,7 +51,8 @@ def run_one(folder: Path, config: RunConfig) -> dict[str, Any]:
         result |= {"status": "failed", "reason": f"diverged at {error}"}
     except ValueError as error:
         result |= {"status": "failed", "reason": str(error)}
-    result |= {"seconds": time.perf_counter() - clock, "config_hash": config_hash(config.model_dump(mode="json"))}
+    result |= {"seconds": time.perf_counter() - clock, "cpu_seconds": time.process_time() - cpu}
+    result |= {"config_hash": config_hash(config.model_dump(mode="json"))}
     atomic_write_text(folder / "result.json", json.dumps(result, allow_nan=False, indent=1) + "\n")
     return result
 
@@ -106,6 +107,7 @@ def train_and_evaluate(folder: Path, config: RunConfig) -> dict[str, Any]:
         "tokens_per_second": trained.step * config.tokens_per_step / trained.seconds,
         "parameters": num_parameters(model),
         "extra_parameters": extra_parameters(model),
+        "form": training_form(model, config),
     }
     return measured | held_out(model, text, config) | state_bytes(model, config.state_lengths)
 
@@ -128,6 +130,17 @@ class SpreadWindows:
         for number, window in enumerate(self._tokens.windows(context)):
             if number == 0 or int(number / self._step) > int((number - 1) / self._step):
                 yield window
+
+
+def training_form(model: TermwiseForCausalLM, config: RunConfig) -> str:
+    """The forms in which the layers ran over whole windows, e.g. "fused"."""
+    from termwise.attention.choice import choose_form
+
+    width, heads = model.config.head_dim, model.config.num_attention_heads * (config.tokens_per_step // config.context)
+    sizes = {"num_queries": config.context, "num_keys": config.context, "key_width": width, "value_width": width}
+    return ",".join(
+        sorted({choose_form(spec, heads=heads, has_decay=spec.log_decay, **sizes)[0] for spec in model.config.specs})
+    )
 
 
 def held_out(model: TermwiseForCausalLM, text: Text, config: RunConfig) -> dict[str, Any]:
@@ -206,11 +219,12 @@ def measured_state(model: TermwiseForCausalLM, length: int) -> int:
 
 
 def state_formula(model: TermwiseForCausalLM, length: int) -> int:
-    """The same from arithmetic alone: the cost of each layer's spec times its kv heads."""
+    """The same from arithmetic alone: the cost of each layer's spec. Convolutions keep a few inputs more."""
     from termwise.attention.cost import cost
 
     width, heads = model.config.head_dim, model.config.num_key_value_heads
-    return sum(heads * cost(spec, width, width, length).state_bytes for spec in model.config.specs)
+    length += model.config.blank_tokens
+    return sum(cost(spec, width, width, length, kv_heads=heads).state_bytes for spec in model.config.specs)
 
 
 def _or_reason(measure: Callable[[], int]) -> int | str:
