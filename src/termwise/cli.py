@@ -52,6 +52,7 @@ Dtype = Annotated[
     str | None, typer.Option(help="float32, bfloat16 or auto. [default: what the device does well]", show_default=False)
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done and what it would cost, and stop.")]
+Errors = Annotated[str, typer.Option(help="Bad UTF-8: strict stops and names it, replace counts it.")]
 Column = Annotated[str | None, typer.Option(help="The column that holds the text of tables.", show_default=False)]
 
 
@@ -119,7 +120,7 @@ def study(
     document: Annotated[
         str, typer.Option(help="What a document is: auto (a file, a row), file, row or line.")
     ] = "auto",
-    errors: Annotated[str, typer.Option(help="Bad UTF-8: strict stops and names it, replace counts it.")] = "strict",
+    errors: Errors = "strict",
     context: Annotated[
         int | None, typer.Option(help="Tokens a model sees at once. [default: the preset's]", show_default=False)
     ] = None,
@@ -162,7 +163,7 @@ def study(
         _print(dry_run_study(config, num_workers=num_workers, console=console, started=started), as_json)
         return
     folder = out or default_folder(config)
-    with reserved(folder):
+    with reserved(folder, "study"):
         done = run_study(
             config, folder, arguments=_given(context_of_call), num_workers=num_workers, console=console, started=started
         )
@@ -185,6 +186,7 @@ def evaluate(
         ),
     ] = None,
     column: Column = None,
+    errors: Errors = "strict",
     preset: Annotated[str, typer.Option(help="The size in which a catalogue name is built.")] = "tiny",
     context: Annotated[
         int | None, typer.Option(help="Window of the scores. [default: the model's]", show_default=False)
@@ -206,15 +208,15 @@ def evaluate(
 
     asked: dict[str, Any] = {
         "models": tuple(models), "tasks": tuple(task.strip() for task in tasks.split(",")), "text": tuple(text or ()),
-        "column": column, "preset": preset, "context": context, "max_tokens": max_tokens, "seed": seed, "device": device,
-        "dtype": dtype,
+        "column": column, "errors": errors, "preset": preset, "context": context, "max_tokens": max_tokens, "seed": seed,
+        "device": device, "dtype": dtype,
     }  # fmt: skip
     config = EvaluateConfig(**asked)
     if dry_run:
         _print(describe(config), as_json)
         return
     folder = out or default_folder(config)
-    with reserved(folder):
+    with reserved(folder, "evaluate"):
         evaluate_models(config, folder, arguments=_given(context_of_call), console=_progress_console())
         _finish(folder, as_json)
 

@@ -244,7 +244,10 @@ class FolderLock:
         self._name = self.path / "lock"
 
     def __enter__(self) -> FolderLock:
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(f"the folder {self.path} cannot be made: {error.strerror}; give another --out") from None
         self._guard = filelock.FileLock(self.path / "lock.guard", is_singleton=True)
         try:
             self._guard.acquire(timeout=0.4, poll_interval=0.05)
@@ -329,16 +332,23 @@ class RunFolder:
         new |= {"arguments": dict(arguments), "resolved": dict(resolved)}
         new |= {"versions": versions(), "machine": machine(), "created": now()}
         new = json.loads(canonical_json(new))
-        if path.exists() and not path.is_dir():
-            raise ValueError(f"{path} is a file; give --out a folder, new or made by termwise {command}")
-        if not (path / "run.json").exists() and _holds_other_files(path):
-            raise ValueError(f"{path} holds other files and no run.json; give --out a new or empty folder")
+        cls.check(path, command)
         with FolderLock(path):
             if (path / "run.json").exists():
                 new = _extended(_read_run(path), new, extendable, path)
             folder = cls(path, {}, is_writable=True)
             folder.update(**new)
         return folder
+
+    @staticmethod
+    def check(path: Path, command: str) -> None:
+        """ValueError for a path that `create` refuses whatever the settings: a file, files of somebody else, another command's run."""
+        if path.exists() and not path.is_dir():
+            raise ValueError(f"{path} is a file; give --out a folder, new or made by termwise {command}")
+        if (path / "run.json").exists():
+            _check_command(_read_run(path), command, path)
+        elif _holds_other_files(path):
+            raise ValueError(f"{path} holds other files and no run.json; give --out a new or empty folder")
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
@@ -405,7 +415,7 @@ def _is_left_over(path: Path) -> bool:
 def _read_run(path: Path) -> dict[str, Any]:
     try:
         run = json.loads((path / "run.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise ValueError(f"{path} is no run folder: it has no run.json; give the --out of an earlier command") from None
     except ValueError as error:
         raise ValueError(
@@ -415,13 +425,15 @@ def _read_run(path: Path) -> dict[str, Any]:
     return run
 
 
+def _check_command(run: dict[str, Any], command: str, path: Path) -> None:
+    if run["command"] != command:
+        raise ValueError(f"{path} was made by 'termwise {run['command']}'; give 'termwise {command}' a new --out")
+
+
 def _extended(old: dict[str, Any], new: dict[str, Any], extendable: Sequence[str], path: Path) -> dict[str, Any]:
     """The old run with the new arguments; what may differ is extended, what may not is refused by name."""
     before, after = old["resolved"], new["resolved"]
-    if old["command"] != new["command"]:
-        raise ValueError(
-            f"{path} was made by 'termwise {old['command']}'; give 'termwise {new['command']}' a new --out"
-        )
+    _check_command(old, new["command"], path)
     names = [name for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
     refused = [
         f"{name} (was {before.get(name)!r}, now {after.get(name)!r})" for name in names if name not in extendable

@@ -39,7 +39,7 @@ def model(place, monkeypatch):
 
 def evaluate(config, out):
     said = io.StringIO()
-    with planning.reserved(out):
+    with planning.reserved(out, "evaluate"):
         evaluate_models(config, out, arguments={}, console=Console(file=said, width=200))
     return {(r.subject["variant"], r.metric): r for r in RunFolder.open(out).records()}, said.getvalue()
 

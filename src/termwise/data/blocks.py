@@ -78,7 +78,7 @@ def decode(
         byte = f"byte offset {offset + error.start} (0x{data[error.start]:02X})"
         raise ValueError(
             f"bad UTF-8 in {where} at {byte}{_guess(path)}; convert the file to UTF-8, or replace bad bytes "
-            "with errors='replace'"
+            "with errors='replace' (--errors replace)"
         ) from None
     if errors == "replace" and REPLACEMENT in text:
         # A genuine U+FFFD in the input stays itself wherever it stands, so the rest of them are ours.

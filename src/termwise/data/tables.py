@@ -94,7 +94,7 @@ def _without_surrogates(text: str, where: str, errors: str, counts: Counts) -> s
     text, found = _SURROGATE.subn(REPLACEMENT, text)
     if found and errors == "strict":
         raise ValueError(
-            f"bad Unicode in {where}: half of a surrogate pair; correct the escape, or replace it with errors='replace'"
+            f"bad Unicode in {where}: half of a surrogate pair; correct the escape, or replace it with errors='replace' (--errors replace)"
         )
     counts.replaced += found
     return text

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -30,6 +31,7 @@ class EvaluateConfig(Configuration):
     tasks: tuple[Literal["perplexity", "recall"], ...] = ("perplexity", "recall")
     text: tuple[str, ...] = ()
     column: str | None = None
+    errors: Literal["strict", "replace"] = "strict"
     preset: str = "tiny"
     context: int | None = pydantic.Field(None, ge=2)
     max_tokens: int = pydantic.Field(131_072, ge=1)
@@ -75,6 +77,7 @@ def evaluate_models(config: EvaluateConfig, out: Path, *, arguments: Mapping[str
 
     ValueError for a name that is neither folder nor variant, a text that cannot be read, a model that sees the future.
     """
+    from termwise.models.devices import usable_device
     from termwise.models.naming import find_model
 
     def say(text: str) -> None:
@@ -84,8 +87,21 @@ def evaluate_models(config: EvaluateConfig, out: Path, *, arguments: Mapping[str
     for named in found:
         if named.note:
             say(named.note)
-    resolved = config.model_dump(mode="json")
-    folder = RunFolder.create(out, "evaluate", dict(arguments), resolved)
+    usable_device(config.device)
+    is_new = not (out / "run.json").exists()
+    folder = RunFolder.create(out, "evaluate", dict(arguments), config.model_dump(mode="json"))
+    try:
+        _evaluate(found, config, folder, say)
+    except (ValueError, OSError):
+        # A mistyped text must not make the folder refuse the right one.
+        if is_new and not folder.records():
+            (out / "run.json").unlink()
+            shutil.rmtree(out / "data", ignore_errors=True)
+        raise
+    return folder
+
+
+def _evaluate(found: Sequence[Named], config: EvaluateConfig, folder: RunFolder, say: Say) -> None:
     recorder = Recorder(folder)
     described = []
     for named in found:
@@ -95,7 +111,6 @@ def evaluate_models(config: EvaluateConfig, out: Path, *, arguments: Mapping[str
         for task in config.tasks:
             measure = {"perplexity": _perplexity, "recall": _recall}[task]
             recorder.add(measure(subject, config, folder, say))
-    return folder
 
 
 def _open(named: Named, config: EvaluateConfig) -> Subject:
@@ -160,14 +175,9 @@ def placed(model: Any, config: EvaluateConfig) -> Any:
     """The model on its device in the precision asked for."""
     import torch
 
-    device = (
-        "cuda"
-        if config.device == "auto" and torch.cuda.is_available()
-        else "cpu"
-        if config.device == "auto"
-        else config.device
-    )
-    return model.to(device, dtype=torch.bfloat16 if config.dtype == "bfloat16" else torch.float32)
+    from termwise.models.devices import named_dtype, usable_device
+
+    return model.to(usable_device(config.device), dtype=named_dtype(config.dtype) or torch.float32)
 
 
 def _tokens(subject: Subject, config: EvaluateConfig, folder: RunFolder, say: Say) -> Any:
@@ -178,12 +188,14 @@ def _tokens(subject: Subject, config: EvaluateConfig, folder: RunFolder, say: Sa
     from termwise.study.run import SpreadWindows
 
     cache = folder.path / "data" / config_hash(subject.tokenizer)
+    how: dict[str, Any]
     if config.text:
-        text = open_text(list(config.text), column=config.column, tokenizer=subject.tokenizer, cache=cache)
+        how = {"column": config.column, "errors": config.errors}
+        text = open_text(list(config.text), tokenizer=subject.tokenizer, cache=cache, **how)
         return SpreadWindows(Whole((text.train, text.held_out)), config.max_tokens)
     studies = (study_of(find_model(name).folder) for name in config.models)
     study = next((study for study in studies if study), None)
-    how: dict[str, Any] = {}
+    how = {}
     paths, where = None, "the standard library's source (--text names another)"
     if study:
         resolved = study["resolved"]

@@ -81,8 +81,12 @@ def default_folder(config: StudyConfig) -> Path:
 
 
 @contextlib.contextmanager
-def reserved(folder: Path) -> Iterator[None]:
-    """Hold the lock of a run folder; what fails before there is a run.json leaves nothing behind."""
+def reserved(folder: Path, command: str) -> Iterator[None]:
+    """Hold the lock of a run folder; what fails before there is a run.json leaves nothing behind.
+
+    A folder that is not this command's is refused before anything is written into it.
+    """
+    RunFolder.check(folder, command)
     was_there = folder.exists()
     try:
         with FolderLock(folder):

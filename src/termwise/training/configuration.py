@@ -9,6 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 # What may change between a run and its resumption: nothing here enters the numbers of a step on one machine.
 FREE_FIELDS = frozenset({"checkpoint_every", "keep", "on_nan", "log_every", "device", "threads"})
+# Patterns in words, for messages.
+DEVICES = r"^(auto|cpu|mps|cuda(:\d+)?)$"
+_IN_WORDS = {DEVICES: "auto, cpu, mps, cuda or cuda:NUMBER"}
 _Rate = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -44,10 +47,11 @@ def _explain_one(fault: Any, kind: type[BaseModel]) -> str:
         return f"field {name!r} is missing and has no default"
     if not name:
         return message
+    context = fault.get("ctx", {})
     allowed = message.replace("Input should be", "allowed is", 1)
-    expected = [
-        word.strip("'") for word in str(fault.get("ctx", {}).get("expected", "")).replace(" or ", ", ").split(", ")
-    ]
+    if fault["type"] == "string_pattern_mismatch":
+        allowed = f"allowed is {_IN_WORDS.get(context['pattern'], 'what matches ' + context['pattern'])}"
+    expected = [word.strip("'") for word in str(context.get("expected", "")).replace(" or ", ", ").split(", ")]
     return f"{name}={fault['input']!r}: {allowed}{_near(str(fault['input']), expected)}"
 
 
@@ -84,7 +88,7 @@ class TrainingConfig(Configuration):
     keep: int = Field(default=2, ge=1)
     on_nan: Literal["stop", "skip"] = "stop"
     log_every: int = Field(default=1, ge=1)
-    device: str = Field(default="auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")
+    device: str = Field(default="auto", pattern=DEVICES)
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     threads: int = Field(default=1, ge=1)
 
