@@ -207,7 +207,7 @@ def _weights(spec, query, key, scale, width, a, log_a, visible, slots) -> tuple[
     far = visible & ~slots
     a_far = torch.where(far, a, torch.zeros_like(a))
     n_far = a_far.sum(dim=1, keepdim=True)
-    has_far = n_far > 0
+    has_far = n_far > 2.2e-300  # less has faded: a mean over it would overflow
     middle = zero
     if isinstance(kernel, Polynomial) and kernel.center == "mean":
         middle = (a_far * y).sum(dim=1, keepdim=True) / torch.where(has_far, n_far, torch.ones_like(n_far))

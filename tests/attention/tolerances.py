@@ -33,6 +33,12 @@ TABLE = {
     "decay": Tolerance(1e-5, "the promise for decays of 0, -1e-6, -5, -50 and -1e4 mixed in one chunk, in float32"),
     "series": Tolerance(1e-12, "the promise for the 80-term series on [-60, 60]"),
     "outside": Tolerance(1e-9, "another program's float64 result, with its own order of summation"),
+    "rounded": Tolerance(1.2e-7, "a float64 result rounded to float32 once"),
+    "sharp": Tolerance(
+        1e-4,
+        "float32 scores in the hundreds: eps times the score, 6e-8 * 300, is the error of an exponent",
+        absolute=1e-6,
+    ),
     "eps": Tolerance(
         1e-7, "a factor that cancels but for an eps of 1e-12 in RMS or LayerNorm, beside squares of 1e-4 and more"
     ),

@@ -17,7 +17,7 @@ from termwise.attention.kernels import Exp
 from termwise.attention.monomials import features, multiplicities
 from termwise.attention.normalizers import VANISHING, RowSum, Sums
 from termwise.attention.rows import RowCounts
-from termwise.attention.safe import away_from_zero
+from termwise.attention.safe import away_from_zero, is_faded
 from termwise.attention.spec import AttentionSpec
 from termwise.attention.state import AttentionState
 
@@ -223,7 +223,7 @@ def _mean(y: Tensor, decays: Tensor, folded: _Folded | None, count: Tensor) -> T
     total = (y * decays).sum(dim=-1, keepdim=True)
     if folded is not None:
         total = total + folded.total_score
-    is_empty = count == 0
+    is_empty = is_faded(count)
     return torch.where(is_empty, torch.zeros_like(total), total / torch.where(is_empty, torch.ones_like(count), count))
 
 
@@ -242,7 +242,7 @@ def _join(
     log_weights = log_weights.masked_fill(~is_slot, -torch.inf)
     top = log_weights.detach().amax(dim=-1, keepdim=True)
     assert tail.decayed_count is not None
-    has_tail = tail.decayed_count > 0
+    has_tail = ~is_faded(tail.decayed_count)
     middle = torch.zeros_like(top) if center is None else center
     peak = torch.where(has_tail, torch.maximum(top, middle.detach()), top)
     peak = peak.masked_fill(peak == -torch.inf, 0)

@@ -16,6 +16,7 @@ from termwise.attention.call import Call
 from termwise.attention.kernels import Exp, Polynomial
 from termwise.attention.monomials import exponents
 from termwise.attention.normalizers import VANISHING, Sums
+from termwise.attention.safe import is_faded
 from termwise.attention.state import FOLD, RESERVE, AttentionState, num_recent, stored_orders
 
 
@@ -97,24 +98,24 @@ def _weigh(
     ) + log_decay
     middle = torch.zeros_like(scores[..., :1])
     tail = torch.zeros_like(scores)
-    far_count = torch.zeros_like(middle)
+    far_count, has_far = torch.zeros_like(middle), torch.zeros_like(middle, dtype=torch.bool)
     if far:
         far_decay = decay[..., far]
         far_count = far_decay.sum(dim=-1, keepdim=True).expand_as(middle)
+        has_far = ~is_faded(far_count)
         if kernel.is_centered:
-            middle = torch.where(
-                far_count > 0, (far_decay * products[..., far]).sum(dim=-1, keepdim=True) / far_count, middle
-            )
+            total = (far_decay * products[..., far]).sum(dim=-1, keepdim=True)
+            middle = torch.where(has_far, total / torch.where(has_far, far_count, 1), middle)
         tail = torch.zeros_like(scores).index_copy(
             2, torch.tensor(far), kernel_weights(kernel, products[..., far] - middle) * far_decay
         )
     candidates = [exponents_near[..., i : i + 1] for i in near]
     if near and far and not is_sum_of_exponentials:
-        candidates.append(torch.where(far_count > 0, middle, torch.full_like(middle, -torch.inf)))
+        candidates.append(torch.where(has_far, middle, torch.full_like(middle, -torch.inf)))
     peak = torch.cat(candidates, dim=-1).amax(dim=-1, keepdim=True).detach() if candidates else torch.zeros_like(middle)
     gain = (middle - peak).exp() if near else torch.ones_like(middle)
-    weights = tail * torch.where(far_count > 0, gain, torch.zeros_like(gain))
-    scale_of_mass = torch.where(far_count > 0, gain * far_count, torch.zeros_like(gain))
+    weights = tail * torch.where(has_far, gain, torch.zeros_like(gain))
+    scale_of_mass = torch.where(has_far, gain * far_count, torch.zeros_like(gain))
     if near:
         slots = (exponents_near[..., near] - peak).exp()
         weights = weights.index_add(2, torch.tensor(near), slots)

@@ -24,3 +24,8 @@ def away_from_zero(x: Tensor, floor: Tensor) -> Tensor:
     """sign(x) * max(|x|, floor), with sign(0) = 1: a denominator that cannot vanish."""
     signed_floor = torch.where(x < 0, -floor, floor)
     return torch.where(x.abs() < floor, signed_floor, x)
+
+
+def is_faded(mass: Tensor) -> Tensor:
+    """Whether a decayed mass has faded to nothing: so small that a mean over it, or its gradient, would overflow."""
+    return mass < 1e8 * torch.finfo(mass.dtype).tiny
