@@ -363,7 +363,24 @@ def _print(value: Any, as_json: bool, table: Any = None) -> None:
         Console().print(table(value))
     else:
         for name, held in value.items():
-            typer.echo(f"{name.replace('_', ' ')}: {held}")
+            typer.echo(f"{name.replace('_', ' ')}: {_in_words(name, held)}")
+
+
+def _in_words(name: str, value: Any) -> str:
+    """A value as a person reads it: 487.77 "seconds" is 8 min 8 s, a list has commas, a number thousands."""
+    from termwise.study.budget import format_duration
+
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_in_words(name, held)}" for key, held in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(str(item) for item in value)
+    if value is None:
+        return "none"
+    if name == "seconds":
+        return format_duration(value)
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

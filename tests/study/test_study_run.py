@@ -73,7 +73,7 @@ def test_run_json_describes_the_study(finished):
     assert [v["name"] for v in resolved["variants"]] == ["softmax", "linear_elu"]
     assert (resolved["steps"], resolved["context"], resolved["tokens_per_step"], resolved["seeds"]) == (6, 32, 64, [0])
     assert resolved["data"]["notes"][0] in said
-    assert "2 variants x 1 seeds, 6 steps of 64 tokens each" in said
+    assert "2 variants x 1 seed, 6 steps of 64 tokens each" in said
     assert (out / "data" / "manifest.json").exists()
 
 

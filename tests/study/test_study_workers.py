@@ -120,3 +120,16 @@ def test_a_second_signal_waits_for_nobody(tmp_path, tasks):
         run_tasks(tasks[:1], 1, command=command(tmp_path, body))
     assert time.monotonic() - started < 20
     assert tasks[0].process.poll() == -signal.SIGKILL
+
+
+def test_what_a_worker_says_aloud_is_found_from_this_call_on(tmp_path, tasks):
+    (task,) = tasks[:1]
+    (task.folders[0] / "worker.log").write_text("termwise: of an earlier command\n")
+    body = (
+        "print('step 3', 'termwise: in passing')\nprint('termwise: checkpoints/7 is damaged', flush=True)\n"
+        "if not (here / 'tried').exists():\n    (here / 'tried').touch()\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+        + DONE
+    )
+    assert task.warnings == []
+    run_tasks([task], 1, command=command(tmp_path, body))
+    assert task.warnings == ["checkpoints/7 is damaged"] * 2

@@ -127,7 +127,7 @@ def _say_plan(plan: Plan, folder: RunFolder, num_workers: int, say: Callable[[st
     tokens = plan.steps * plan.shared["tokens_per_step"]
     share = tokens / folder.run["resolved"]["data"]["sizes"]["train_tokens"]
     say(
-        f"{len(plan.entries)} variants x {len(plan.seeds)} seeds, {plan.steps:,} steps of {plan.shared['tokens_per_step']:,} "
+        f"{_counted(len(plan.entries), 'variant')} x {_counted(len(plan.seeds), 'seed')}, {plan.steps:,} steps of {plan.shared['tokens_per_step']:,} "
         f"tokens each ({share:.2g} times the training text), {num_workers} at a time"
     )
     if plan.left_out:
@@ -138,6 +138,10 @@ def _say_plan(plan: Plan, folder: RunFolder, num_workers: int, say: Callable[[st
     say(f"this takes about {format_duration(seconds)}; {folder.path}" if seconds else f"in {folder.path}")
     if plan.parameters:
         say("parameters: " + ", ".join(f"{name} {number:,}" for name, number in plan.parameters.items()))
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" + "s" * (number != 1)
 
 
 def _runs(plan: Plan, folder: RunFolder) -> list[Run]:
@@ -165,6 +169,8 @@ def _work(
                 if result
                 else [measures.failed(run_id, run.variant, seed, task.reason or "no result")]
             )
+        for warning in task.warnings:
+            display.warn(run, warning)
         display.finished(run, measures.sentence(result) if result else f"failed: {task.reason}")
 
     run_tasks([run.task for run in runs], num_workers, on_tick=display.tick, on_finish=finished)

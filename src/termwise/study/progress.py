@@ -131,6 +131,10 @@ class Display(AbstractContextManager):
             self._last_line = time.monotonic()
             self.console.print(self._line(), highlight=False, markup=False, soft_wrap=True)
 
+    def warn(self, run: Run, text: str) -> None:
+        """Repeat what a worker had to say aloud."""
+        self.console.print(f"{run.label}: {text}", highlight=False, markup=False, soft_wrap=True)
+
     def finished(self, run: Run, result: str) -> None:
         """Tell that a run ended."""
         run.refresh()
@@ -148,11 +152,13 @@ class Display(AbstractContextManager):
     def _summary(self) -> str:
         done = sum(run.task.state in ("done", "failed") for run in self.runs)
         text = f"{done} of {len(self.runs)} runs done"
-        if (left := seconds_left(self.runs, self.num_workers)) is not None:
-            return f"{text}, at most about {format_duration(left)} left"
-        trained = [run for run in self.runs if run.kind != "recall"]
-        left = seconds_left(trained, self.num_workers)
-        return f"{text}, about {format_duration(left)} left and recall" if left is not None else text
+        left, rest = seconds_left(self.runs, self.num_workers), ""
+        if left is None:
+            left, rest = (
+                seconds_left([run for run in self.runs if run.kind != "recall"], self.num_workers),
+                " and recall",
+            )
+        return f"{text}, {format_duration(left)} of training{rest} left" if left and left >= 1 else text
 
     def _table(self) -> Table:
         from rich.progress_bar import ProgressBar

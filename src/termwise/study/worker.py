@@ -6,6 +6,7 @@ why), 75 another process holds a folder, 128 + signal stopped by a signal.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -14,11 +15,12 @@ import traceback
 from pathlib import Path
 
 from termwise.results import FolderLock, FolderLocked, atomic_write_text
-from termwise.study.workers import EXIT_LOCKED, worker_environment
+from termwise.study.workers import ALOUD, EXIT_LOCKED, worker_environment
 
 
 def main(folders: list[Path]) -> int:
     os.environ.update(worker_environment())
+    _warn_aloud()
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     for folder in folders:
         if (folder / "result.json").exists():
@@ -46,6 +48,15 @@ def _run(folder: Path) -> int:
         atomic_write_text(folder / "failure.txt", f"{type(error).__name__}: {error}\n")
         return 1
     return 0
+
+
+def _warn_aloud() -> None:
+    """Warnings of ours go to worker.log in lines that the parent finds and repeats."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter(f"{ALOUD}%(message)s"))
+    ours = logging.getLogger("termwise")
+    ours.addHandler(handler)
+    ours.propagate = False
 
 
 def _stop_with_parent() -> None:

@@ -25,6 +25,8 @@ STOP_SECONDS = 120.0
 # What a worker exits with when another process still holds its folder (EX_TEMPFAIL), and how long that is waited for.
 EXIT_LOCKED = 75
 LOCKED_SECONDS = 60.0
+# What begins a line of worker.log that a person must see too.
+ALOUD = "termwise: "
 
 
 class Interrupted(Exception):  # noqa: N818
@@ -48,6 +50,15 @@ class Task:
     seconds: float = 0.0
     not_before: float = 0.0
     locked_since: float | None = None
+    log_start: int | None = None
+
+    @property
+    def warnings(self) -> list[str]:
+        """What this task's processes had to say aloud, from worker.log."""
+        if self.log_start is None:
+            return []
+        new = (self.folders[0] / "worker.log").read_bytes()[self.log_start :].decode(errors="replace")
+        return [line.removeprefix(ALOUD) for line in new.splitlines() if line.startswith(ALOUD)]
 
     @property
     def is_finished(self) -> bool:
@@ -106,6 +117,8 @@ def _start_next(tasks: Sequence[Task], num_workers: int, command: Sequence[str])
     for task in ready[: max(free, 0)]:
         log = task.folders[0] / "worker.log"
         with open(log, "ab") as file:
+            if task.log_start is None:
+                task.log_start = file.tell()
             task.process = subprocess.Popen(
                 [*command, *map(str, task.folders)],
                 stdin=subprocess.PIPE,
