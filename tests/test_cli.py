@@ -133,7 +133,7 @@ def micro(*more: str) -> list[str]:
         "--variants",
         "softmax,taylor:0..1@mean",
         "--steps",
-        "400",
+        "200",
         "--out",
         "out",
         *sizes,

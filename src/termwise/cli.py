@@ -147,7 +147,7 @@ def study(
     from termwise.study.budget import parse_duration
     from termwise.study.experiment import default_workers, dry_run_study, run_study
     from termwise.study.grid import DEFAULT_VARIANTS, StudyConfig, split_names
-    from termwise.study.planning import default_folder, reserved
+    from termwise.study.opening import default_folder, reserved
 
     asked: dict[str, Any] = {
         "data": tuple(data or ()), "column": column, "document": document, "errors": errors, "tokenizer": tokenizer,
@@ -204,7 +204,7 @@ def evaluate(
     A catalogue name is built untrained for perplexity, and trained on the recall task for recall.
     """
     from termwise.study.evaluate import EvaluateConfig, default_folder, describe, evaluate_models
-    from termwise.study.planning import reserved
+    from termwise.study.opening import reserved
 
     asked: dict[str, Any] = {
         "models": tuple(models), "tasks": tuple(task.strip() for task in tasks.split(",")), "text": tuple(text or ()),

@@ -14,7 +14,7 @@ from termwise.analysis.sentence import look
 from termwise.models.naming import find_model, last_model, plotted_model, trained_folder
 from termwise.models.streaming import generate_text
 from termwise.results import RunFolder
-from termwise.study import listing, planning, recall
+from termwise.study import listing, opening, recall
 from termwise.study.evaluate import EvaluateConfig, describe, evaluate_models
 
 
@@ -39,7 +39,7 @@ def model(place, monkeypatch):
 
 def evaluate(config, out):
     said = io.StringIO()
-    with planning.reserved(out, "evaluate"):
+    with opening.reserved(out, "evaluate"):
         evaluate_models(config, out, arguments={}, console=Console(file=said, width=200))
     return {(r.subject["variant"], r.metric): r for r in RunFolder.open(out).records()}, said.getvalue()
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from termwise.attention.names import parse
-from termwise.study.budget import SAFETY, Speed, grid_seconds, makespan, parse_duration, steps_within
+from termwise.study.budget import SAFETY, Grid, Speed, makespan, parse_duration, scored_within, steps_within
 from termwise.study.grid import StudyConfig, resolve, split_names
 from termwise.study.recall import allowed_steps
 
@@ -70,26 +70,34 @@ def test_a_time_that_is_none(text):
         parse_duration(text)
 
 
-SPEEDS = [Speed(step=0.1, evaluation=5.0, recall_step=0.02, start=3.0), Speed(0.3, 10.0, 0.05, 3.0)]
+GRID = Grid(
+    (Speed(step=0.1, scored_token=5e-4, recall_step=0.02, start=3.0), Speed(0.3, 1e-3, 0.05, 3.0)),
+    num_seeds=3, scored_tokens=10_000, recall_steps=1000, num_workers=2,
+)  # fmt: skip
 
 
 def test_the_budget_holds_the_whole_grid_and_no_step_more_fits():
-    steps = steps_within(600, SPEEDS, num_seeds=3, recall_steps=1000, num_workers=2, most=10**6)
-    assert grid_seconds(SPEEDS, 3, steps, 1000, 2) <= 600
-    assert grid_seconds(SPEEDS, 3, steps + 1, 1000, 2) > 600 * SAFETY
-    by_hand = makespan(
-        [3 + 0.1 * steps + 5, 3 + 0.3 * steps + 10, 23, 53, *[3 + 0.1 * steps + 5, 3 + 0.3 * steps + 10] * 2], 2
-    )
-    assert grid_seconds(SPEEDS, 3, steps, 1000, 2) == pytest.approx(by_hand)
+    steps = steps_within(600, GRID, most=10**6)
+    assert GRID.seconds(steps) <= 600 * SAFETY < GRID.seconds(steps + 1)
+    trained = [3 + 0.1 * steps + 5, 3 + 0.3 * steps + 10]
+    assert GRID.seconds(steps) == pytest.approx(makespan([*trained, 23, 53, *trained * 2], 2))
 
 
 def test_a_budget_too_small_says_what_would_do():
     with pytest.raises(ValueError, match=r"raise --budget, or ask for fewer"):
-        steps_within(20, SPEEDS, num_seeds=3, recall_steps=0, num_workers=2, most=10**6)
+        steps_within(20, GRID, most=10**6)
 
 
 def test_more_steps_than_allowed_are_never_planned():
-    assert steps_within(10**9, SPEEDS, num_seeds=1, recall_steps=0, num_workers=2, most=500) == 500
+    assert steps_within(10**9, GRID, most=500) == 500
+
+
+def test_scores_take_their_share_and_no_more():
+    scored = scored_within(10.0, GRID, least=100)
+    assert 100 < scored < GRID.scored_tokens
+    assert makespan([scored * 5e-4, scored * 1e-3] * 3, 2) == pytest.approx(10.0, rel=0.01)
+    assert scored_within(1e6, GRID, least=100) == GRID.scored_tokens
+    assert scored_within(0.0, GRID, least=100) == 100
 
 
 def test_recall_is_judged_by_the_median_of_those_that_reached_it():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 MIN_STEPS = 20
@@ -15,12 +15,39 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 @dataclass(frozen=True)
 class Speed:
-    """What one variant costs here, in seconds: a training step, the evaluation after it, a recall step, a start."""
+    """What one variant costs here, in seconds: a training step, scoring a token, a recall step, and once a run all the rest."""
 
     step: float
-    evaluation: float
+    scored_token: float
     recall_step: float
     start: float
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What is to be done with every variant: runs on several seeds, each scored on so many tokens, and recall (0: left out)."""
+
+    speeds: tuple[Speed, ...]
+    num_seeds: int
+    scored_tokens: int
+    recall_steps: int
+    num_workers: int
+
+    def seconds(self, steps: int) -> float:
+        """Estimated wall time: every variant and seed trained and scored, recall once a variant."""
+        trained = [s.start + steps * s.step + self.scored_tokens * s.scored_token for s in self.speeds]
+        recalled = [s.start + self.recall_steps * s.recall_step for s in self.speeds if self.recall_steps]
+        return makespan([*trained, *recalled, *trained * (self.num_seeds - 1)], self.num_workers)
+
+    @property
+    def recall_seconds(self) -> float:
+        """The recall runs alone, none reaching it early."""
+        return makespan([s.start + self.recall_steps * s.recall_step for s in self.speeds], self.num_workers)
+
+    @property
+    def scoring_seconds(self) -> float:
+        """The held-out scores alone."""
+        return makespan([self.scored_tokens * s.scored_token for s in self.speeds] * self.num_seeds, self.num_workers)
 
 
 def parse_duration(text: str) -> float:
@@ -69,29 +96,30 @@ def makespan(durations: Iterable[float], num_workers: int) -> float:
     return max(busy)
 
 
-def grid_seconds(speeds: Sequence[Speed], num_seeds: int, steps: int, recall_steps: int, num_workers: int) -> float:
-    """Estimated wall time of the grid: every variant and seed trained and evaluated, recall once a variant."""
-    trained = [s.start + steps * s.step + s.evaluation for s in speeds]
-    recalled = [s.start + recall_steps * s.recall_step for s in speeds if recall_steps]
-    return makespan([*trained, *recalled, *trained * (num_seeds - 1)], num_workers)
-
-
-def steps_within(
-    seconds: float, speeds: Sequence[Speed], num_seeds: int, recall_steps: int, num_workers: int, most: int
-) -> int:
+def steps_within(seconds: float, grid: Grid, most: int) -> int:
     """The largest common number of steps whose grid takes at most `seconds`. ValueError when even `MIN_STEPS` do not fit."""
 
     def fits(steps: int) -> bool:
-        return grid_seconds(speeds, num_seeds, steps, recall_steps, num_workers) <= seconds * SAFETY
+        return grid.seconds(steps) <= seconds * SAFETY
 
     if not fits(MIN_STEPS):
-        needed = grid_seconds(speeds, num_seeds, MIN_STEPS, recall_steps, num_workers) / SAFETY
+        needed = grid.seconds(MIN_STEPS) / SAFETY
         raise ValueError(
-            f"{format_duration(seconds)} left of the budget for {len(speeds)} variants x {num_seeds} seeds; even "
-            f"{MIN_STEPS} steps need about {format_duration(needed)}: raise --budget, or ask for fewer variants or seeds"
+            f"{format_duration(max(seconds, 0))} left of the budget for {len(grid.speeds)} variants x {grid.num_seeds} seeds; "
+            f"even {MIN_STEPS} steps need about {format_duration(needed)}: raise --budget, or ask for fewer variants or seeds"
         )
     low, high = MIN_STEPS, most
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fits(middle) else (low, middle - 1)
     return low
+
+
+def scored_within(seconds: float, grid: Grid, least: int) -> int:
+    """As many scored tokens as take at most `seconds` in all, at most those of the grid and at least `least`.
+
+    >>> scored_within(10.0, Grid((Speed(1.0, 0.01, 1.0, 0.0),), 2, 10_000, 0, 2), least=100)
+    1000
+    """
+    fitting = int(grid.scored_tokens * min(1.0, max(seconds, 0.0) / grid.scoring_seconds))
+    return max(min(least, grid.scored_tokens), fitting)

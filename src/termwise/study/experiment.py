@@ -14,14 +14,8 @@ from termwise.results import RunFolder
 from termwise.study import measures
 from termwise.study.budget import format_duration
 from termwise.study.grid import StudyConfig
-from termwise.study.planning import (
-    Plan,
-    has_baseline,
-    make_plan,
-    open_study,
-    study_entries,
-    write_job,
-)
+from termwise.study.opening import open_study
+from termwise.study.planning import Plan, has_baseline, make_plan, study_entries, write_job
 from termwise.study.progress import Display, Run
 from termwise.study.workers import Task, run_tasks
 

@@ -1,32 +1,24 @@
-"""Before the first step: the text, the rows of the grid, the number of steps, the folders of the runs."""
+"""Before the first step: the rows of the grid, the number of steps, whether recall is measured."""
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import json
-import os
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from termwise.results import FolderLock, RunFolder, atomic_write_text, config_hash
+from termwise.results import RunFolder, atomic_write_text
 from termwise.study import recall
-from termwise.study.budget import Speed, format_duration, grid_seconds, steps_within
-from termwise.study.grid import BASELINE, EXTENDABLE, MAX_STEPS, Entry, RunConfig, StudyConfig, merge, resolve
+from termwise.study.budget import Grid, Speed, format_duration, scored_within, steps_within
+from termwise.study.grid import BASELINE, MAX_STEPS, Entry, RunConfig, StudyConfig, resolve
 from termwise.study.measures import read_result
+from termwise.study.opening import Say
 from termwise.study.workers import Task, run_tasks
 
-if TYPE_CHECKING:
-    from termwise.data.text import Text
-
-Say = Callable[[str], None]
-ROWS_PER_STEP = {"paper": 36}
-DEFAULT_ROWS = 8
-# Scored held-out tokens of a run, unless asked otherwise: more costs minutes and moves the loss by less than a seed does.
-EVALUATION_TOKENS = 131_072
+# Of a budget, held-out scores take this share at most, down to so many tokens: what is left trains.
+SCORING_SHARE, LEAST_EVALUATION_TOKENS = 0.15, 16_384
 # Recall may take this share of a budget; above it, it is left out unless asked for.
 RECALL_SHARE = 1 / 3
 
@@ -70,185 +62,9 @@ class Plan:
         """Wall time of the whole grid; None where no speed was measured."""
         if set(self.speeds) != {entry.name for entry in self.entries}:
             return None
-        return grid_seconds(
-            list(self.speeds.values()), len(self.seeds), self.steps, self.recall_steps or 0, num_workers
-        )
-
-
-def default_folder(config: StudyConfig) -> Path:
-    """termwise-runs/study-HASH of what was asked for, so that the same command finds its folder again."""
-    return Path("termwise-runs") / f"study-{config_hash(config.model_dump(mode='json'))}"
-
-
-@contextlib.contextmanager
-def reserved(folder: Path, command: str) -> Iterator[None]:
-    """Hold the lock of a run folder; what fails before there is a run.json leaves nothing behind.
-
-    A folder that is not this command's is refused before anything is written into it.
-    """
-    RunFolder.check(folder, command)
-    was_there = folder.exists()
-    try:
-        with FolderLock(folder):
-            yield
-    finally:
-        if not was_there and not (folder / "run.json").exists():
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def open_study_text(config: StudyConfig, cache: Path) -> tuple[Text, dict[str, Any]]:
-    """The text, and how every run opens it again."""
-    from termwise.data.text import open_text
-
-    settings = {name: _settings(config)[name] for name in ("column", "tokenizer", "document", "errors")}
-    paths = list(config.data) or None
-    text = open_text(paths, cache=cache, **settings)
-    return text, settings | {"paths": paths, "cache": str(cache.absolute()), "fingerprint": text.fingerprint}
-
-
-def open_study(
-    config: StudyConfig, out: Path, arguments: Mapping[str, Any], entries: Sequence[Entry], say: Say
-) -> tuple[RunFolder, dict[str, Any]]:
-    """The run folder with its text in OUT/data, and how the runs open that."""
-    before = _resolved_before(out)
-    check_device(config.device)
-    _refuse_other_settings(config, before, out)
-    if before and before["data"]["given"] == (list(config.data) or None):
-        text, how = open_study_text(config, out / "data")
-        return open_folder(config, out, arguments, text, how, entries, say), how
-    # A run folder begins empty, and a text that will be refused must not replace the one that is there.
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as beside:
-        text, how = open_study_text(config, Path(beside) / "data")
-        folder = open_folder(config, out, arguments, text, how, entries, say)
-        if (out / "data").exists():
-            os.rename(out / "data", Path(beside) / "replaced")
-        os.rename(Path(beside) / "data", out / "data")
-    return folder, how | {"cache": str((out / "data").absolute())}
-
-
-def _settings(config: StudyConfig) -> dict[str, Any]:
-    """What must be the same in every run of a study, as far as it is known before the text is read."""
-    from termwise.models.presets import preset
-
-    names = ("preset", "lr", "device", "dtype", "demonstration", "document", "column", "errors")
-    tokenizer = config.tokenizer or preset(config.preset).tokenizer
-    return {name: getattr(config, name) for name in names} | {"tokenizer": tokenizer} | sizes(config)
-
-
-def _refuse_other_settings(config: StudyConfig, before: Mapping[str, Any], out: Path) -> None:
-    asked = _settings(config).items()
-    other = [
-        f"{name} (was {before[name]!r}, now {value!r})" for name, value in asked if before and before[name] != value
-    ]
-    if other:
-        raise ValueError(f"{out} was made with other settings: {', '.join(other)}; give a new --out")
-
-
-def sizes(config: StudyConfig) -> dict[str, int]:
-    """Context and tokens a step: as asked, else the preset's. ValueError for a step that is no whole number of windows."""
-    from termwise.models.presets import preset
-
-    context = config.context or preset(config.preset).context
-    tokens_per_step = config.tokens_per_step or context * ROWS_PER_STEP.get(config.preset, DEFAULT_ROWS)
-    if tokens_per_step % context:
-        nearest = max(1, round(tokens_per_step / context)) * context
-        raise ValueError(
-            f"--tokens-per-step {tokens_per_step} is no whole number of windows of {context}; e.g. {nearest}"
-        )
-    return {"context": context, "tokens_per_step": tokens_per_step}
-
-
-def check_text(text: Text, context: int) -> None:
-    """ValueError for a text too short for one window."""
-    if text.train.num_tokens < context + 1:
-        raise ValueError(
-            f"the training text has {text.train.num_tokens:,} tokens, fewer than one window of {context} + 1; "
-            "give more text or a smaller --context"
-        )
-
-
-def check_device(name: str) -> None:
-    """ValueError for a device that is not usable here, before anything is read."""
-    import torch
-
-    if name.startswith("cuda") and int(name.partition(":")[2] or 0) >= torch.cuda.device_count():
-        raise ValueError(
-            f"device={name!r}: {torch.cuda.device_count()} CUDA cards are usable here; --device auto takes what is"
-        )
-    if name == "mps" and not torch.backends.mps.is_available():
-        raise ValueError("device='mps': not usable here; --device auto takes what is")
-
-
-def open_folder(
-    config: StudyConfig,
-    out: Path,
-    arguments: Mapping[str, Any],
-    text: Text,
-    how: Mapping[str, Any],
-    entries: Sequence[Entry],
-    say: Say,
-) -> RunFolder:
-    """The run folder, new or taken up. More variants or seeds extend it; anything else that differs is a ValueError by name."""
-    for note in text.notes:
-        say(note)
-    check_text(text, sizes(config)["context"])
-    before = _resolved_before(out)
-    data = _described(text, how)
-    if before and before["data"]["fingerprint"] == text.fingerprint:
-        data = before["data"]
-    _refuse_other_data(before, data, out)
-    rows = merge([*(Entry.from_dict(entry) for entry in before.get("variants", [])), *entries])
-    grown = {
-        "variants": [row.to_dict() for row in rows],
-        "seeds": sorted({*before.get("seeds", []), *config.seed_list}),
-    }
-    learnt = {"data": data, "steps": _steps(config, before, out), "recall": before.get("recall")}
-    scored = {"evaluation_tokens": min(config.evaluation_tokens or EVALUATION_TOKENS, text.held_out.num_tokens)}
-    settings = _settings(config) | scored | grown | learnt
-    folder = RunFolder.create(out, "study", dict(arguments), settings, extendable=(*EXTENDABLE, "steps"))
-    folder.update(resolved=folder.run["resolved"] | grown)
-    _say_extension(before, rows, grown["seeds"], say)
-    return folder
-
-
-def _described(text: Text, how: Mapping[str, Any]) -> dict[str, Any]:
-    sizes = {
-        f"{name}_{what}": getattr(part, f"num_{what}")
-        for name, part in (("train", text.train), ("held_out", text.held_out))
-        for what in ("tokens", "documents", "bytes")
-    }
-    paths = how["paths"] or ["standard library"]
-    return {"paths": paths, "given": how["paths"], "notes": text.notes, "fingerprint": text.fingerprint, "sizes": sizes}
-
-
-def _steps(config: StudyConfig, before: Mapping[str, Any], out: Path) -> int | None:
-    """Steps of every run: those of the folder, else as asked; None where a budget is still to be turned into steps."""
-    known = before.get("steps")
-    if config.steps and known and known != config.steps:
-        raise ValueError(
-            f"{out} was trained for steps={known}, now {config.steps}; its other runs need the same number: give a new --out"
-        )
-    return known or config.steps
-
-
-def _resolved_before(out: Path) -> dict[str, Any]:
-    return RunFolder.open(out).run["resolved"] if (out / "run.json").exists() else {}
-
-
-def _refuse_other_data(before: Mapping[str, Any], data: Mapping[str, Any], out: Path) -> None:
-    """RunFolder.create would refuse it too, with both descriptions printed whole."""
-    if before and before["data"]["fingerprint"] != data["fingerprint"]:
-        was, now = (f"{', '.join(d['paths'])} ({d['fingerprint']})" for d in (before["data"], data))
-        raise ValueError(f"{out} was made with other settings: data (was {was}, now {now}); give a new --out")
-
-
-def _say_extension(before: Mapping[str, Any], rows: Sequence[Entry], seeds: Sequence[int], say: Say) -> None:
-    if not before:
-        return
-    new = [row.name for row in rows if row.name not in {entry["name"] for entry in before["variants"]}]
-    more = sorted({*seeds} - {*before["seeds"]})
-    parts = ([f"variants {', '.join(new)}"] if new else []) + ([f"seeds {', '.join(map(str, more))}"] if more else [])
-    say("this folder is extended by " + " and ".join(parts) if parts else "this folder is taken up where it stopped")
+        scored = self.shared["evaluation_tokens"]
+        grid = Grid(tuple(self.speeds.values()), len(self.seeds), scored, self.recall_steps or 0, num_workers)
+        return grid.seconds(self.steps)
 
 
 def make_plan(
@@ -266,24 +82,24 @@ def make_plan(
     if resolved["steps"] is None or always_measure:
         say("measuring the speed of each variant here")
         speeds, parameters = measure_speeds(plan, folder.path / "speed", num_workers)
-    recall_steps, left_out = _decide_recall(config, resolved, speeds, len(plan.seeds), num_workers, seconds_gone())
-    steps = resolved["steps"]
-    if steps is None:
+    known = tuple(speeds.values())
+    recall_steps, left_out = _decide_recall(config, resolved, known, num_workers, seconds_gone())
+    chosen: dict[str, Any] = {"steps": resolved["steps"], "evaluation_tokens": resolved["evaluation_tokens"]}
+    if chosen["steps"] is None:
         assert config.budget is not None
         left = config.budget - seconds_gone()
-        steps = steps_within(left, list(speeds.values()), len(plan.seeds), recall_steps or 0, num_workers, MAX_STEPS)
-        say(f"the budget of {format_duration(config.budget)} gives {steps:,} steps to every run")
-    folder.update(resolved=resolved | {"steps": steps, "recall": {"steps": recall_steps, "left_out": left_out}})
-    return Plan(entries, plan.seeds, shared | {"steps": steps}, recall_steps, speeds, parameters, left_out)
+        grid = Grid(known, len(plan.seeds), chosen["evaluation_tokens"], recall_steps or 0, num_workers)
+        if config.evaluation_tokens is None:
+            scored = scored_within(SCORING_SHARE * left, grid, LEAST_EVALUATION_TOKENS)
+            grid, chosen["evaluation_tokens"] = dataclasses.replace(grid, scored_tokens=scored), scored
+        chosen["steps"] = steps_within(left, grid, MAX_STEPS)
+        say(f"the budget of {format_duration(config.budget)} gives {chosen['steps']:,} steps to every run")
+    folder.update(resolved=resolved | chosen | {"recall": {"steps": recall_steps, "left_out": left_out}})
+    return Plan(entries, plan.seeds, shared | chosen, recall_steps, speeds, parameters, left_out)
 
 
 def _decide_recall(
-    config: StudyConfig,
-    resolved: Mapping[str, Any],
-    speeds: Mapping[str, Speed],
-    num_seeds: int,
-    num_workers: int,
-    gone: float,
+    config: StudyConfig, resolved: Mapping[str, Any], speeds: tuple[Speed, ...], num_workers: int, gone: float
 ) -> tuple[int | None, str | None]:
     """(steps of the recall runs, or None with the reason). What the folder already measures stays measured."""
     before = resolved.get("recall") or {}
@@ -293,7 +109,7 @@ def _decide_recall(
         return recall.MAX_STEPS, None
     if config.budget is None or not speeds:
         return (None, before["left_out"]) if before else (recall.MAX_STEPS, None)
-    longest = grid_seconds(list(speeds.values()), 0, 0, recall.MAX_STEPS, num_workers)
+    longest = Grid(speeds, 1, 0, recall.MAX_STEPS, num_workers).recall_seconds
     if longest > RECALL_SHARE * (config.budget - gone):
         took = f"it may take {format_duration(longest)} of the budget of {format_duration(config.budget)}"
         return None, f"{took}; --recall measures it all the same"
@@ -317,14 +133,14 @@ def measure_speeds(plan: Plan, folder: Path, num_workers: int) -> tuple[dict[str
         raise ValueError(f"no variant could be trained here ({reasons})")
     measured = sum(result["seconds"] for result in good.values())
     start = max(0.0, (sum(task.seconds for task in tasks) - measured) / len(tasks))
-    speeds = {name: _speed(result, plan.shared["evaluation_tokens"], start) for name, result in good.items()}
+    speeds = {name: _speed(result, start) for name, result in good.items()}
     return speeds, {name: result["parameters"] for name, result in good.items()}
 
 
-def _speed(result: Mapping[str, Any], evaluation_tokens: int, start: float) -> Speed:
-    evaluation = result["seconds_per_evaluated_token"] * evaluation_tokens + result["seconds_of_other_measures"]
+def _speed(result: Mapping[str, Any], start: float) -> Speed:
+    once = start + result["seconds_to_build"] + result["seconds_of_other_measures"]
     return Speed(
-        result["seconds_per_step"], evaluation, result["seconds_per_recall_step"], start + result["seconds_to_build"]
+        result["seconds_per_step"], result["seconds_per_evaluated_token"], result["seconds_per_recall_step"], once
     )
 
 
