@@ -13,7 +13,7 @@ from termwise.results import RunFolder
 from termwise.study.evaluate import EvaluateConfig, evaluate_models
 from termwise.study.grid import StudyConfig
 from termwise.study.measures import read_result
-from termwise.study.planning import reserved
+from termwise.study.opening import reserved
 from termwise.training.configuration import TrainingConfig
 
 
@@ -73,6 +73,12 @@ def test_bad_bytes_of_a_text_to_score_can_be_replaced(tmp_path):
 def test_a_damaged_result_is_named_with_the_way_out(tmp_path):
     (tmp_path / "result.json").write_text('{"kind": "tr')
     with pytest.raises(ValueError, match=r"result\.json is damaged .*delete it, and the same command"):
+        read_result(tmp_path)
+
+
+def test_a_result_of_another_version_is_refused(tmp_path):
+    (tmp_path / "result.json").write_text('{"kind": "train", "status": "ok"}')
+    with pytest.raises(ValueError, match=r"written by another version of termwise: .* or give a new --out"):
         read_result(tmp_path)
 
 
