@@ -15,15 +15,22 @@ Result = dict[str, Any]
 NATS = "nats/token"
 
 
+# Of result.json: raised whenever its fields change.
+RESULT_SCHEMA = 2
+
+
 def read_result(folder: Path) -> Result | None:
-    """result.json of a run folder; None while the run has none. ValueError, with the way out, for a damaged one."""
+    """result.json of a run folder; None while the run has none. ValueError, with the way out, for a damaged or an older one."""
     path = folder / "result.json"
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        result = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except ValueError as error:
         raise ValueError(f"{path} is damaged ({error}); delete it, and the same command does this run again") from None
+    if result.get("schema") != RESULT_SCHEMA:
+        raise ValueError(f"{path} was written by another version of termwise: go on with that one, or give a new --out")
+    return result
 
 
 class Recorder:

@@ -25,6 +25,7 @@ from termwise.models.causal_lm import TermwiseForCausalLM
 from termwise.models.sizes import extra_parameters, num_parameters
 from termwise.results import atomic_write_text, config_hash, now
 from termwise.study.grid import BASELINE, RunConfig
+from termwise.study.measures import RESULT_SCHEMA
 from termwise.training.configuration import TrainingConfig
 from termwise.training.faults import TrainingDiverged
 
@@ -43,7 +44,8 @@ def run_one(folder: Path, config: RunConfig) -> dict[str, Any]:
     from termwise.study.speed import measure_speed
 
     started, clock, cpu = now(), time.perf_counter(), time.process_time()
-    result: dict[str, Any] = {"kind": config.kind, "variant": config.variant, "seed": config.seed, "started": started}
+    result: dict[str, Any] = {"schema": RESULT_SCHEMA, "kind": config.kind, "variant": config.variant}
+    result |= {"seed": config.seed, "started": started}
     measure = {"train": train_and_evaluate, "recall": measure_recall, "speed": measure_speed}[config.kind]
     try:
         result |= measure(folder, config) | {"status": "ok", "reason": None}
