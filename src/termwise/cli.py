@@ -34,7 +34,7 @@ _ParseError: type[Exception] = typer.BadParameter.__mro__[2]
 Data = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[DATA]...",
+        metavar="DATA",
         help="Files, folders, globs (.txt .md .jsonl .parquet .csv .py ...) or hf:org/name; "
         "without it the source of Python's standard library.",
         show_default=False,
@@ -176,7 +176,7 @@ def study(
 def evaluate(
     context_of_call: typer.Context,
     models: Annotated[
-        list[str], typer.Argument(metavar="MODEL...", help="Model folders, or catalogue names.", show_default=False)
+        list[str], typer.Argument(metavar="MODEL", help="Model folders, or catalogue names.", show_default=False)
     ],
     tasks: Annotated[str, typer.Option(help="perplexity, recall, or both.")] = "perplexity,recall",
     text: Annotated[
@@ -267,7 +267,7 @@ def generate(
 
 @app.command()
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.", show_default=False)],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders.", show_default=False)],
     lang: Annotated[str, typer.Option(help="Language of the page.")] = "en",
 ) -> None:
     """Write the page of run folders again from their records, and print what it says."""
@@ -279,7 +279,7 @@ def report(
 def variants(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="A name, a short name, or a spec.json file.", show_default=False),
+        typer.Argument(metavar="NAME", help="A name, a short name, or a spec.json file.", show_default=False),
     ] = None,
     plot: Annotated[
         bool, typer.Option("--plot", help="Draw what each order does to a sentence, with a trained model.")

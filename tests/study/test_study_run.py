@@ -10,6 +10,7 @@ import pytest
 import torch
 from tests.study.micro_study import run, small, write_text
 
+from termwise.models import build
 from termwise.results import RunFolder
 from termwise.study import measures, planning, recall
 from termwise.study.grid import RunConfig
@@ -77,7 +78,7 @@ def test_run_json_describes_the_study(finished):
     assert (out / "data" / "manifest.json").exists()
 
 
-def test_measured_bytes_agree_with_the_formula(finished):
+def test_measured_bytes_are_those_of_the_formula(finished):
     out, _ = finished
     for variant in ("softmax", "linear_elu"):
         measured, formula = (
@@ -85,9 +86,16 @@ def test_measured_bytes_agree_with_the_formula(finished):
             for metric in ("state", "state_formula")
         )
         assert sorted(measured) == [8, 32]
-        for length, value in measured.items():
-            # The formula counts the exact buffer at its fullest and each head's ranks; live tensors share them.
-            assert 0.5 * formula[length] <= value <= formula[length]
+        assert measured == formula
+
+
+@pytest.mark.parametrize(
+    "name", ["2mamba", "mamba_2s", "gated_softmax_plusplus_extratoks", "taylor:0..2@mean+w8s2", "sliding_window"]
+)
+@pytest.mark.parametrize("length", [1, 100, 300])
+def test_convolutions_windows_and_blank_tokens_are_in_the_formula(name, length):
+    model = build(name, preset="recall", vocab_size=64)
+    assert measured_state(model, length) == state_formula(model, length)
 
 
 def test_variants_start_from_equal_weights_and_see_equal_batches(finished):

@@ -211,7 +211,7 @@ def measured_state(model: TermwiseForCausalLM, length: int) -> int:
     import torch
 
     if (size := state_formula(model, length)) > LARGEST_STATE:
-        raise ValueError(f"the state would take {size / 1e9:,.1f} GB")
+        raise ValueError(f"the state would take {size / 1e9:.3g} GB")
 
     ids = torch.arange(length, device=next(model.parameters()).device)[None] % model.config.vocab_size
     with torch.no_grad():
@@ -221,12 +221,14 @@ def measured_state(model: TermwiseForCausalLM, length: int) -> int:
 
 
 def state_formula(model: TermwiseForCausalLM, length: int) -> int:
-    """The same from arithmetic alone: the cost of each layer's spec. Convolutions keep a few inputs more."""
+    """The same from arithmetic alone: the cost of each layer's spec, and the last inputs of its convolutions in fp32."""
     from termwise.attention.cost import cost
 
     width, heads = model.config.head_dim, model.config.num_key_value_heads
     length += model.config.blank_tokens
-    return sum(cost(spec, width, width, length, kv_heads=heads).state_bytes for spec in model.config.specs)
+    channels = width * (model.config.num_attention_heads + 2 * heads)
+    past = sum(4 * channels * max(0, options.conv_size - 1) for options in model.config.options)
+    return past + sum(cost(spec, width, width, length, kv_heads=heads).state_bytes for spec in model.config.specs)
 
 
 def _or_reason(measure: Callable[[], int]) -> int | str:
