@@ -1,6 +1,6 @@
 """Draw docs/figures/prose.svg and print the README's tables, all from benchmarks/records.
 
-    python benchmarks/figure.py
+python benchmarks/figure.py
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ FIGURE = HERE.parent / "docs" / "figures" / "prose.svg"
 
 
 def records(name: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (HERE / "records" / name / "records.jsonl").read_text(encoding="utf-8").splitlines()]
+    return [
+        json.loads(line)
+        for line in (HERE / "records" / name / "records.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
 
 
 def losses(found: list[dict[str, Any]]) -> dict[str, list[float]]:
@@ -47,17 +50,16 @@ def interval(one: Any) -> str:
 def print_table(name: str, baseline: str) -> None:
     found = records(name)
     told = {c.variant: c for c in compare(scores(found), baseline=baseline)}
-    other = {(r["subject"]["variant"], r["metric"]): r for r in found if r["metric"] in ("state", "accuracy") and r["subject"].get("length", 256) == 256}
+    recall = {r["subject"]["variant"]: r["value"] for r in found if r["metric"] == "accuracy"}
     print(f"\n{name}, against {baseline}\n")
-    print("| variant | held-out nats/token | difference | over seeds | over documents | verdict | state, B | recall |")
-    print("|---|---|---|---|---|---|---|---|")
+    print("| variant | held-out nats/token | difference | over seeds | over documents | verdict | recall |")
+    print("|---|---|---|---|---|---|---|")
     for variant, values in losses(found).items():
         c = told.get(variant)
-        state, recall = other.get((variant, "state")), other.get((variant, "accuracy"))
         cells = [f"`{variant}`", f"{statistics.mean(values):.3f}"]
-        cells += ["", "", "", "baseline"] if c is None else [f"{c.difference:+.3f}", interval(c.over_seeds), interval(c.over_documents), c.verdict]
-        cells.append("" if state is None or state["value"] is None else f"{state['value']:,}")
-        cells.append("not measured" if recall is None or recall["value"] is None else f"{recall['value']:.2f}")
+        bounds = [] if c is None else [interval(c.over_seeds), interval(c.over_documents)]
+        cells += ["", "", "", "baseline"] if c is None else [f"{c.difference:+.3f}", *bounds, c.verdict]
+        cells.append("not measured" if recall.get(variant) is None else f"{recall[variant]:.2f}")
         print("| " + " | ".join(cells) + " |")
 
 
@@ -71,14 +73,24 @@ def draw() -> None:
         for variant, values in losses(records(name)).items()
         for value in values
     ]
-    base = alt.Chart(alt.Data(values=rows)).encode(y=alt.Y("variant:N", sort=alt.EncodingSortField("loss", op="mean"), title=None))
+    base = alt.Chart(alt.Data(values=rows)).encode(
+        y=alt.Y("variant:N", sort=alt.EncodingSortField("loss", op="mean"), title=None)
+    )
     scale = alt.Scale(zero=False, padding=12)
-    dots = base.mark_circle(size=46, opacity=0.55).encode(x=alt.X("loss:Q", scale=scale, title="held-out loss, nats/token (lower is better)"))
+    dots = base.mark_circle(size=46, opacity=0.55).encode(
+        x=alt.X("loss:Q", scale=scale, title="held-out loss, nats/token (lower is better)")
+    )
     ticks = base.mark_tick(thickness=2, size=16, color="#333").encode(x="mean(loss):Q")
-    text = base.mark_text(dx=26, align="left", baseline="middle", fontSize=11).encode(x="max(loss):Q", text=alt.Text("mean(loss):Q", format=".3f"))
+    text = base.mark_text(dx=26, align="left", baseline="middle", fontSize=11).encode(
+        x="max(loss):Q", text=alt.Text("mean(loss):Q", format=".3f")
+    )
     layered = alt.layer(dots, ticks, text).properties(width=300)
     chart = layered.facet(column=alt.Column("study:N", title=None, sort="descending")).resolve_scale(y="independent")
-    chart = chart.properties(background="white").configure_view(stroke=None).configure_axis(labelFontSize=11, grid=True, gridColor="#eee")
+    chart = (
+        chart.properties(background="white")
+        .configure_view(stroke=None)
+        .configure_axis(labelFontSize=11, grid=True, gridColor="#eee")
+    )
     FIGURE.parent.mkdir(parents=True, exist_ok=True)
     FIGURE.write_text(vl_convert.vegalite_to_svg(chart.to_dict()), encoding="utf-8")
 

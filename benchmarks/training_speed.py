@@ -27,7 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from termwise.models.build import build, num_parameters
+from termwise.models import build, num_parameters
 from termwise.results import machine, versions
 from termwise.training.configuration import TrainingConfig
 from termwise.training.loop import train
@@ -80,7 +80,9 @@ def batch(step: int) -> SimpleNamespace:
     rng = np.random.default_rng(step)
     rows = rng.integers(0, 256, (ROWS, CONTEXT + 1))
     boundaries = np.arange(0, ROWS * CONTEXT + 1, CONTEXT, dtype=np.int32)
-    return SimpleNamespace(input_ids=rows[:, :-1].reshape(1, -1), labels=rows[:, 1:].reshape(1, -1), cu_seqlens=boundaries)
+    return SimpleNamespace(
+        input_ids=rows[:, :-1].reshape(1, -1), labels=rows[:, 1:].reshape(1, -1), cu_seqlens=boundaries
+    )
 
 
 def bare_seconds(steps: int) -> float:
@@ -104,7 +106,9 @@ def bare_seconds(steps: int) -> float:
 
 def our_seconds(steps: int, variant: str) -> float:
     model = build(variant, preset="tiny", vocab_size=SYMBOLS)
-    config = TrainingConfig(steps=steps, tokens_per_step=ROWS * CONTEXT, context=CONTEXT, checkpoint_every=steps, device="cpu")
+    config = TrainingConfig(
+        steps=steps, tokens_per_step=ROWS * CONTEXT, context=CONTEXT, checkpoint_every=steps, device="cpu"
+    )
     with tempfile.TemporaryDirectory() as folder:
         return train(model, batch, config, folder).seconds / steps
 
@@ -116,7 +120,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/records/training_speed.json"))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    runs = {"bare": bare_seconds} | {name: (lambda steps, name=name: our_seconds(steps, name)) for name in ("softmax", "linear_elu", "taylor:0..2")}
+    runs = {"bare": bare_seconds} | {
+        name: (lambda steps, name=name: our_seconds(steps, name)) for name in ("softmax", "linear_elu", "taylor:0..2")
+    }
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for repeat in range(options.repeats + 1):
         for name, run in runs.items():
@@ -130,10 +136,13 @@ def main() -> None:
             "seconds_per_step": statistics.median(values), "low": min(values), "high": max(values),
             "speed_against_bare": statistics.median(ratios), "ratio_low": ratios[0], "ratio_high": ratios[-1],
         }  # fmt: skip
-        print(f"{name:12s} {rows[name]['seconds_per_step'] * 1e3:8.1f} ms/step   {rows[name]['speed_against_bare']:.3f} of the bare loop's speed ({ratios[0]:.3f} to {ratios[-1]:.3f})")
+        each, share = rows[name]["seconds_per_step"] * 1e3, rows[name]["speed_against_bare"]
+        print(
+            f"{name:12s} {each:8.1f} ms/step   {share:.3f} of the bare loop's speed ({ratios[0]:.3f} to {ratios[-1]:.3f})"
+        )
     record = {
         "what": "training speed, tiny preset, against a bare PyTorch loop of the same shape", "command": "python benchmarks/training_speed.py",
-        "parameters": {"bare": sum(p.numel() for p in Bare().parameters()), "softmax": num_parameters(build("softmax", preset="tiny", vocab_size=SYMBOLS))},
+        "parameters": {"bare": num_parameters(Bare()), "softmax": num_parameters(build("softmax", preset="tiny", vocab_size=SYMBOLS))},
         "repeats": options.repeats, "steps": options.steps, "threads": 1, "rows": rows, "machine": machine(), "versions": versions(),
         "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }  # fmt: skip

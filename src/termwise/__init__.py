@@ -16,7 +16,7 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = list(_HOME_OF)  # noqa: PLE0605
+__all__ = list(_HOME_OF)
 __version__ = "0.1.0"
 
 
