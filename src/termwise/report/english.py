@@ -140,8 +140,8 @@ ENGLISH = {
     "reached.part": "{done} of {n} seeds",
     # cost table
     "cost.title": "Cost and health",
-    "cost.caption": "State is what one sequence keeps for the next token, in bytes of live tensors, beside what the formula says. Speed is training on this machine, all runs alike. Bad rows are query positions whose row sum vanishes or turns negative; the largest share in any seed, layer and head is shown.",
-    "lengths.caption": "Measured state in bytes at each length (tokens).",
+    "cost.caption": "State is the most that decoding one sequence holds at any time up to so many tokens, in bytes of live tensors, beside what the formula says. Speed is training on this machine, all runs alike. Bad rows are query positions whose row sum vanishes or turns negative; the largest share in any seed, layer and head is shown.",
+    "lengths.caption": "Measured state in bytes, the most held at any time up to each length (tokens).",
     "column.length": "{n} tokens",
     # figures
     "figure.differences": "Difference from {baseline} in held-out loss",

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from termwise.attention.state import FOLD
 from termwise.data.text import Text, open_text
 from termwise.data.tokens import Window
 from termwise.evaluation import held_out_loss
@@ -199,7 +200,7 @@ def bad_rows(model: TermwiseForCausalLM, text: Text, config: RunConfig) -> list[
 
 
 def state_bytes(model: TermwiseForCausalLM, lengths: Sequence[int]) -> dict[str, Any]:
-    """Bytes of the live state after so many tokens, and what the formula says."""
+    """The most bytes of live state held at any time up to so many tokens, and what the formula says."""
     return {
         "state": {str(n): _or_reason(functools.partial(measured_state, model, n)) for n in lengths},
         "state_formula": {str(n): _or_reason(functools.partial(state_formula, model, n)) for n in lengths},
@@ -207,12 +208,13 @@ def state_bytes(model: TermwiseForCausalLM, lengths: Sequence[int]) -> dict[str,
 
 
 def measured_state(model: TermwiseForCausalLM, length: int) -> int:
-    """Bytes of the tensors that decoding holds after `length` tokens, over all layers and heads, for one sequence."""
+    """Bytes of the tensors that decoding holds, over all layers and heads, for one sequence, when it holds most up to `length`."""
     import torch
 
     if (size := state_formula(model, length)) > LARGEST_STATE:
         raise ValueError(f"the state would take {size / 1e9:.3g} GB")
 
+    length = fullest(model, length)
     ids = torch.arange(length, device=next(model.parameters()).device)[None] % model.config.vocab_size
     with torch.no_grad():
         out = model(input_ids=ids, use_cache=True, logits_to_keep=1)
@@ -221,7 +223,17 @@ def measured_state(model: TermwiseForCausalLM, length: int) -> int:
 
 
 def state_formula(model: TermwiseForCausalLM, length: int) -> int:
-    """The same from arithmetic alone: the cost of each layer's spec, and the last inputs of its convolutions in fp32."""
+    """The same from arithmetic alone."""
+    return formula_bytes(model, fullest(model, length))
+
+
+def fullest(model: TermwiseForCausalLM, length: int) -> int:
+    """The length up to `length` with the largest state: exact buffers are fullest just before their keys are folded."""
+    return max(range(max(1, length - FOLD + 1), length + 1), key=functools.partial(formula_bytes, model))
+
+
+def formula_bytes(model: TermwiseForCausalLM, length: int) -> int:
+    """The cost of each layer's spec after `length` tokens, and the last inputs of its convolutions in fp32."""
     from termwise.attention.cost import cost
 
     width, heads = model.config.head_dim, model.config.num_key_value_heads
