@@ -128,7 +128,11 @@ def study(
         int | None, typer.Option(help="Tokens of one step. [default: 8 windows of the context]", show_default=False)
     ] = None,
     evaluation_tokens: Annotated[
-        int | None, typer.Option(help="Held-out tokens scored. [default: at most 131,072]", show_default=False)
+        int | None,
+        typer.Option(
+            help="About how many held-out tokens are scored, in whole windows spread over the text. [default: 131,072]",
+            show_default=False,
+        ),
     ] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate. [default: 0.001]", show_default=False)] = None,
     demonstration: Annotated[bool, typer.Option("--demonstration", help="Mark the page as a demonstration.")] = False,
@@ -191,7 +195,10 @@ def evaluate(
     context: Annotated[
         int | None, typer.Option(help="Window of the scores. [default: the model's]", show_default=False)
     ] = None,
-    max_tokens: Annotated[int, typer.Option(help="Tokens scored at most, spread over the text.")] = 131_072,
+    max_tokens: Annotated[
+        int,
+        typer.Option(help="About how many tokens are scored, in whole windows (one at least) spread over the text."),
+    ] = 131_072,
     seed: Annotated[int, typer.Option(help="Seed of the weights of a catalogue name and of the recall task.")] = 0,
     out: Out = None,
     as_json: Json = False,

@@ -173,6 +173,24 @@ def test_the_page_says_how_it_was_measured(finished, text):
     ).tables[2]
 
 
+def test_captions_name_what_is_there(tmp_path, text):
+    assert "Held-out tokens scored</dt><dd>65,536" in re.sub(r">\s+", ">", re.sub(r"\s+<", "<", text))
+    said = ("The first steps lie above the frame", "Thick line: t interval", "Thin line: bootstrap interval")
+    assert [words for words in said if words not in text] == []
+    planted = Planted(tmp_path / "flat", ["softmax", "linear_elu"], (0,), data={"paths": ["a.txt"], "given": ["a.txt"]})
+    planted.log("softmax", 0, steps=2)
+    html = written(planted)
+    assert [words for words in (*said, "given") if words in html] == []
+
+
+def test_a_loss_that_was_not_asked_for_is_not_missing(tmp_path):
+    planted = Planted(tmp_path / "recall", ["softmax"], (0,), tasks=["recall"])
+    planted.recall("softmax", 0)
+    html = written(planted)
+    assert "No held-out loss was asked for" in html
+    assert [words for words in ("Nothing has been measured yet", "no record yet", "so far.") if words in html] == []
+
+
 def test_writing_again_gives_the_same_page(finished, text):
     assert page.write(finished).read_text(encoding="utf-8") == text
 

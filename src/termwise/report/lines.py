@@ -78,6 +78,8 @@ def curves(view: View, say: Words) -> Figure | None:
     late = [y for line in lines for y in line.finite[len(line.finite) // 6 :]]
     frame = Frame(say("axis.step"), say("axis.loss"), drawing.padded(late, 0.04), is_log=False)
     note = say("figure.curves.caption", width=width) if width > 1 else say("figure.curves.caption.single")
+    if any(y > frame.range[1] for line in lines for y in line.finite):
+        note += f" {say('figure.curves.above')}"
     return _figure("curves", note, lines, frame, view, say)
 
 

@@ -23,15 +23,23 @@ def differences(view: View, say: Words) -> Figure | None:
     is_wide = drawing.is_crowded(len(shown))
     title = say("figure.differences", baseline=view.baseline)
     missing = [v for v in view.variants if not v.is_baseline and difference(v) is None]
-    key = "figure.differences.caption" if any(v.over_seeds for v in shown) else "figure.differences.caption.one"
     return Figure(
         "differences",
         title,
-        drawing.caption(say(key, baseline=view.baseline), missing, say),
+        drawing.caption(_about_differences(shown, view.baseline, say), missing, say),
         drawing.described(title, [(row["variant"], row["text"]) for row in rows]),
         _difference_chart(rows, WIDE if is_wide else WIDTH, say),
         is_wide,
     )
+
+
+def _about_differences(shown: list[Variant], baseline: str, say: Words) -> str:
+    """The caption, naming the intervals that are drawn."""
+    has_seeds = any(v.over_seeds for v in shown)
+    parts = [say("figure.differences.caption" if has_seeds else "figure.differences.caption.one", baseline=baseline)]
+    parts += [say("figure.differences.seeds")] if has_seeds else []
+    parts += [say("figure.differences.documents")] if any(v.over_documents for v in shown) else []
+    return " ".join(parts)
 
 
 def _difference_chart(rows: list[dict[str, Any]], width: int, say: Words) -> dict[str, Any]:

@@ -57,6 +57,7 @@ def _data(view: View) -> dict[str, Any]:
 def _about_data(view: View, say: Words) -> list[Pair]:
     data = _data(view)
     notes = data.pop("notes", [])
+    data.pop("given", None)  # what the paths say
     first = [key for key in _DATA if key in data]
     pairs: list[Pair] = []
     for key in [*first, *(key for key in data if key not in _DATA)]:
@@ -72,9 +73,12 @@ def _about_data(view: View, say: Words) -> list[Pair]:
 def _about_training(view: View, say: Words) -> list[Pair]:
     setting = view.reading.setting
     pairs: list[Pair] = []
-    for key in ("preset", "tokenizer", "lr", "evaluation_tokens", "device", "dtype"):
+    for key in ("preset", "tokenizer", "lr", "device", "dtype"):
         if setting(key) is not None:
             pairs.append((say(f"fact.{key}"), (_shown(setting(key), say),), False))
+    scored = sorted({record.n for record in view.reading.records if record.metric == "held_out_nats" and record.n})
+    if scored:
+        pairs.append((say("fact.scored"), (_shown(scored, say),), False))
     if view.context:
         pairs.append((say("fact.context"), (say("value.context", n=say.integer(view.context)),), False))
     if view.seeds:
@@ -107,7 +111,8 @@ def _training(steps: Any, each: Any, say: Words) -> str:
 def _result(view: View, say: Words) -> Section:
     blocks: list[Block] = []
     if view.variants:
-        blocks = [tables.result(view, say), *figures.figures(view, say)]
+        blocks = [tables.result(view, say)] if view.is_loss_asked else []
+        blocks += figures.figures(view, say)
     return Section("result", say("result.title"), tuple(blocks))
 
 

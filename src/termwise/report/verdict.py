@@ -53,7 +53,7 @@ def _answer(variant: Variant) -> str | None:
 def _headline(view: View, answers: dict[str, list[Variant]], say: Words) -> str:
     measured = [v for v in view.variants if v.loss.value is not None]
     if not measured:
-        return say("verdict.empty")
+        return say("verdict.empty" if view.is_loss_asked else "verdict.not_asked")
     best = {"variant": measured[0].name, "lowest": measured[0].name, "loss": say.number(measured[0].loss.value)}
     if not any(answers.values()):
         return _without_verdict(view, measured, best, say)

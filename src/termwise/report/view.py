@@ -90,6 +90,11 @@ class View:
         """Whether run.json says that the run only shows how the page works."""
         return bool(self.reading.setting("demonstration"))
 
+    @property
+    def is_loss_asked(self) -> bool:
+        """Whether the run was asked for a held-out loss: an evaluation of recall alone was not."""
+        return _is_loss_asked(self.reading)
+
     def curves(self) -> list[Curve]:
         """Training curves of every run that logged a step."""
         found = (read_curve(self.reading.folder, v.name, seed) for v in self.variants for seed in self.seeds)
@@ -180,7 +185,7 @@ def view(reading: Reading) -> View:
         context=context,
         seeds=seeds,
         variants=tuple(variants),
-        problems=tuple(_problems(index, variants, seeds)),
+        problems=tuple(_problems(index, variants, seeds if _is_loss_asked(reading) else ())),
         by_position={name: _by_position(index.of("loss", "held_out_by_position", name)) for name in names},
         state_by_length={name: _by_length(index.of("memory", "state", name)) for name in names},
         num_documents=len({str(r.subject.get("document")) for r in index.records if r.metric == "held_out_document"}),
@@ -195,6 +200,10 @@ def seed_of(record: Record) -> int | None:
 
 def _whole(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _is_loss_asked(reading: Reading) -> bool:
+    return "perplexity" in reading.setting("tasks", ["perplexity"])
 
 
 def _described(reading: Reading, index: Index) -> list[dict[str, Any]]:

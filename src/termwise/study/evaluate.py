@@ -68,7 +68,7 @@ def describe(config: EvaluateConfig) -> dict[str, Any]:
         "models": models,
         "tasks": list(config.tasks),
         "text": list(config.text) or "held out",
-        "tokens_at_most": config.max_tokens,
+        "tokens_about": config.max_tokens,
     }
 
 
