@@ -65,6 +65,7 @@ def check(given: dict[str, Any]) -> None:
     """Whatever the arguments of `attend` cannot be, before any arithmetic."""
     query, key, value, spec, causal = (given[name] for name in ("query", "key", "value", "spec", "causal"))
     initial_state, log_decay = given["initial_state"], given["log_decay"]
+    _check_kinds(given)
     _check_shapes(query, key, value)
     batch, num_queries, heads, key_width = query.shape
     num_keys, kv_heads, value_width = key.shape[1], key.shape[2], value.shape[3]
@@ -132,6 +133,10 @@ def prepare(
         spec, initial_state, batch, kv_heads, key_width, value_width, scales, query, accumulate, with_moments
     )
     rank = _ranks(key_mask, num_keys, state, query.device)
+    if log_decay is not None and bool(((log_decay > 0) & (rank >= 0)[..., None]).any()):
+        raise ValueError(
+            f"log_decay reaches {float(log_decay.max()):.3g}; allowed are numbers up to 0 (decays up to 1), e.g. -softplus(x)"
+        )
     gate = _input_gate(spec, input_gate, rank, state, causal, parameters, accumulate)
     keys = _keys(
         key,
@@ -149,6 +154,15 @@ def prepare(
         parameters=_grouped(parameters, kv_heads, accumulate), reference=_reference_key(parameters, accumulate),
         output_final_state=output_final_state, row_counts=row_counts, dtype=query.dtype,
     )  # fmt: skip
+
+
+def _check_kinds(given: dict[str, Any]) -> None:
+    kinds = {"spec": AttentionSpec, "cu_seqlens": Tensor, "initial_state": AttentionState, "parameters": dict}
+    for name, kind in kinds.items():
+        value = given[name]
+        if not isinstance(value, kind) and (value is not None or name == "spec"):
+            hint = "; a name becomes a spec by termwise.catalogue[name]" if name == "spec" else ""
+            raise ValueError(f"{name} is a {type(value).__name__}; expected {kind.__name__}{hint}")
 
 
 def _check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:

@@ -46,7 +46,7 @@ def check_form(
 ) -> None:
     if form not in FORMS:
         raise ValueError(f"form={form!r}; allowed are {', '.join(FORMS)}")
-    if chunk_size is not None and (isinstance(chunk_size, bool) or chunk_size < 1):
+    if chunk_size is not None and (isinstance(chunk_size, bool) or not isinstance(chunk_size, int) or chunk_size < 1):
         raise ValueError(f"chunk_size={chunk_size!r}; allowed are whole numbers from 1")
     if chunk_size is not None and form not in ("auto", "chunked"):
         raise ValueError(f"chunk_size={chunk_size} is for form='chunked' alone, not form={form!r}; leave it None")

@@ -38,6 +38,14 @@ def cost(spec: AttentionSpec, key_width: int, value_width: int, length: int, kv_
     >>> cost(spec, key_width=64, value_width=64, length=8192).break_even
     1089
     """
+    for name, size in (
+        ("key_width", key_width),
+        ("value_width", value_width),
+        ("length", length),
+        ("kv_heads", kv_heads),
+    ):
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise ValueError(f"cost: {name}={size!r}; allowed are whole numbers from 1")
     num_features = total_width(key_width, stored_orders(spec))
     pair = key_width + value_width
     moment_bytes = 4 * num_features * (value_width + 1) * kv_heads

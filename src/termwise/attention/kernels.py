@@ -10,6 +10,7 @@ from __future__ import annotations
 import abc
 import functools
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -174,6 +175,8 @@ class Polynomial(Kernel):
     allow_negative: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.orders, Iterable):
+            raise ValueError(f"Polynomial: orders={self.orders!r}; allowed are several whole numbers, e.g. (0, 1, 2)")
         object.__setattr__(self, "orders", tuple(self.orders))
         if not isinstance(self.coefficients, (str, Minimax)):
             object.__setattr__(self, "coefficients", tuple(float(b) for b in self.coefficients))
