@@ -20,7 +20,6 @@ DECAY = -torch.ones(1, 4, 2)
         ({"initial_state": 5}, ("initial_state is a int", "AttentionState")),
         ({"cu_seqlens": [0, 4]}, ("cu_seqlens is a list", "Tensor")),
         ({"parameters": [1]}, ("parameters is a list", "dict")),
-        ({"form": "chunked", "chunk_size": 1.5}, ("chunk_size=1.5", "whole numbers")),
     ],
 )
 def test_arguments_of_another_kind(given, words):
