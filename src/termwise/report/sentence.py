@@ -101,11 +101,15 @@ def _heatmap(seen: Taken, rows: list[tuple[str, Row]], most: float) -> dict[str,
         for place, value in enumerate(values)
     ]
     labels = "[" + ", ".join(repr(_sign(token)) for token in seen.tokens) + "][datum.value]"
+    # Tokens of several characters stand upright, or they would lie over each other.
+    is_wide = max(len(_sign(token)) for token in seen.tokens) > 1
     color = alt.Scale(domain=[-most, 0, most], range=[drawing.HIGHER, "#ffffff", drawing.LOWER], interpolate="rgb")
     x = alt.X(
         "place:O",
         title=None,
-        axis=alt.Axis(labelExpr=labels, labelAngle=0, ticks=False, domain=False, labelOverlap=False),
+        axis=alt.Axis(
+            labelExpr=labels, labelAngle=-90 if is_wide else 0, ticks=False, domain=False, labelOverlap=False
+        ),
     )
     y = alt.Y("row:N", title=None, sort=names, axis=alt.Axis(ticks=False, domain=False, labelLimit=240))
     squares = drawing.chart("cells").mark_rect(stroke=drawing.GRID, strokeWidth=0.5).encode(
