@@ -76,7 +76,15 @@ def test_every_command_says_what_it_does(capsys, command):
         (["study", "text.txt", "--steps", "3", "--budget", "3m"], "one of --steps and --budget"),
         (["study", "text.txt", "--steps", "3", "--device", "cpo"], "device"),
         (["study", "text.txt", "--steps", "3", "--tokens-per-step", "100"], "windows of 256"),
-        (["study", "text.txt", "--steps", "3", "--errors", "loose"], "errors='loose'"),
+        (["study", "text.txt", "--steps", "3", "--errors", "loose"], "--errors='loose'"),
+        (["study", "text.txt", "--seed", "-1"], "--seed=-1: allowed is greater than or equal to 0"),
+        (["study", "text.txt", "--seed", "5000000000"], "allowed is 4294967295 at most"),
+        (["study", "text.txt", "--variants", ","], "--variants=(): allowed is 1 or more"),
+        (["study", "text.txt", "--variants", "taylor:0..1"], "(in a short name: @mean for center='mean', ! for allow"),
+        (["evaluate", "softmax", "--tasks", "perplexty"], "--tasks='perplexty'"),
+        (["evaluate", "softmax", "--preset", "tinny", "--dry-run"], "allowed are tiny, small, paper"),
+        (["generate", "rows.jsonl", "--prompt", "a"], "no model folder 'rows.jsonl'"),
+        (["variants", "--plot", "--out", "."], "--out . is a folder; name the page to write, e.g. sentence.html"),
         (["study", "empty.txt", "--steps", "3"], "empty"),
         (["study", "short.txt", "--steps", "3"], "fewer than one window"),
         (["study", "rows.jsonl", "--column", "txet", "--steps", "3"], "did you mean 'text'"),
@@ -133,7 +141,7 @@ def micro(*more: str) -> list[str]:
         "--variants",
         "softmax,taylor:0..1@mean",
         "--steps",
-        "200",
+        "100",
         "--out",
         "out",
         *sizes,
@@ -160,8 +168,8 @@ def test_a_study_killed_stopped_taken_up_and_extended(tmp_path, monkeypatch):
     write_text(tmp_path, num_words=200_000)
     folders = [tmp_path / "out" / "runs" / name / "0" for name in ("softmax", "taylor%3A0..1@mean")]
     study = start(*micro("--seeds", "1"), cwd=tmp_path)
-    # A checkpoint every 20 steps: past the first one, so that something is there to be taken up.
-    wait_for(lambda: all(steps_logged(folder) > 25 for folder in folders), study)
+    # A checkpoint every 10 steps: past the first one, so that something is there to be taken up.
+    wait_for(lambda: all(steps_logged(folder) > 12 for folder in folders), study)
     first = json.loads((folders[0] / "lock").read_text())["pid"]
     os.kill(first, signal.SIGKILL)
     wait_for(
@@ -179,7 +187,7 @@ def test_a_study_killed_stopped_taken_up_and_extended(tmp_path, monkeypatch):
     assert "taken up where it stopped" in err
     assert "out/index.html" in out.replace("\n", "")
     assert (tmp_path / "out" / "index.html").stat().st_size > 10_000
-    assert [steps_logged(folder) for folder in folders] == [200, 200]
+    assert [steps_logged(folder) for folder in folders] == [100, 100]
     monkeypatch.chdir(tmp_path)
     assert_as_uninterrupted(folders[0], tmp_path / "alone")
 
