@@ -79,6 +79,7 @@ def test_every_command_says_what_it_does(capsys, command):
         (["study", "text.txt", "--steps", "3", "--errors", "loose"], "--errors='loose'"),
         (["study", "text.txt", "--seed", "-1"], "--seed=-1: allowed is greater than or equal to 0"),
         (["study", "text.txt", "--seed", "5000000000"], "allowed is 4294967295 at most"),
+        (["study", "text.txt", "--variants", "paper.json"], "no such spec file: paper.json\n"),
         (["study", "text.txt", "--variants", ","], "--variants=(): allowed is 1 or more"),
         (["study", "text.txt", "--variants", "taylor:0..1"], "(in a short name: @mean for center='mean', ! for allow"),
         (["evaluate", "softmax", "--tasks", "perplexty"], "--tasks='perplexty'"),

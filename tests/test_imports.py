@@ -102,6 +102,11 @@ def test_configuration_errors_are_light(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_mistyped_path_is_told_before_torch(tmp_path):
+    arguments = ["study", str(tmp_path / "nowhere.txt"), "--out", str(tmp_path / "out")]
+    assert loaded_by(f"from termwise.cli import main; main({arguments!r})") == set()
+
+
 def test_a_second_study_is_refused_before_torch(tmp_path):
     from termwise.results import FolderLock
 

@@ -89,7 +89,8 @@ def study(
     budget: Annotated[
         str | None,
         typer.Option(
-            help="Wall time of the whole grid, evaluation included: 90s, 10m, 1h30m. [default: 10m]", show_default=False
+            help="Wall time of the whole grid, evaluation included: 90s, 10m, 1h30m; a bare number is minutes. [default: 10m]",
+            show_default=False,
         ),
     ] = None,
     steps: Annotated[
@@ -309,6 +310,8 @@ def variants(
     """List the variants, or explain one: formula, state and cost, equal names, parts that cancel and why."""
     from termwise.study import listing
 
+    if plot and out.is_dir():
+        raise ValueError(f"--out {out} is a folder; name the page to write, e.g. {out / 'sentence.html'}")
     if plot:
         from termwise.analysis.sentence import look
         from termwise.models.naming import plotted_model
@@ -399,6 +402,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _run(arguments: Sequence[str] | None) -> int:
     from termwise.study.workers import Interrupted
+    from termwise.training.configuration import Refused
 
     try:
         code = app(args=arguments, standalone_mode=False, prog_name="termwise")
@@ -415,9 +419,29 @@ def _run(arguments: Sequence[str] | None) -> int:
         # Whoever reads has left (`| head`): nothing more to say, and no noise when the interpreter flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except Refused as error:
+        return _fail(error.explain(_option), 2)
     except (ValueError, OSError) as error:
-        return _fail(str(error), 1 if type(error).__name__ == "TrainingDiverged" else 2)
+        return _fail(_with_short_names(str(error)), 1 if type(error).__name__ == "TrainingDiverged" else 2)
     return code if isinstance(code, int) else 0
+
+
+def _option(field: tuple[int | str, ...]) -> str:
+    """The option that a field of a configuration was typed as."""
+    name = {"first_seed": "seed"}.get(str(field[0]), str(field[0]))
+    return "--" + name.replace("_", "-")
+
+
+def _with_short_names(message: str) -> str:
+    """A message of the algebra, with the short forms of the arguments it names."""
+    short = {
+        "center='mean'": "@mean",
+        "allow_negative=True": "!",
+        "L2()": "|l2",
+        "local=Local(window=64, sinks=4)": "+w64s4",
+    }
+    named = [f"{form} for {argument}" for argument, form in short.items() if argument in message]
+    return f"{message} (in a short name: {', '.join(named)})" if named else message
 
 
 def _fail(message: str, code: int) -> int:

@@ -66,13 +66,22 @@ def last_model(runs: Path = Path("termwise-runs"), variant: str = "softmax") -> 
 
 
 def trained_folder(name: str) -> Path:
-    """The folder of a trained model. ValueError for a catalogue name: its weights would be random."""
-    folder = find_model(name).folder
-    if folder is None:
-        last = last_model(variant=name) or last_model()
-        known = f"; the last study's is {last}" if last else "; `termwise study` trains some"
-        raise ValueError(f"{name!r} is a name, so its weights would be random; give a model folder{known}")
-    return folder
+    """The folder of a trained model. ValueError for a catalogue name, whose weights would be random, and where there is none."""
+    path = Path(name).expanduser()
+    if path.is_dir() or name.startswith("hf:"):
+        found = find_model(name).folder
+        assert found is not None
+        return found
+    last = last_model(variant=name) or last_model()
+    known = f"; the last study's is {last}" if last else "; `termwise study` trains some"
+    try:
+        catalogue.variant(name)
+    except ValueError:
+        folders = [p.name for p in path.parent.iterdir() if p.is_dir()] if path.parent.is_dir() else []
+        near = nearest(path.name, folders)
+        example = known if last else "; a study leaves them in OUT/runs/VARIANT/SEED/model"
+        raise ValueError(f"no model folder {name!r}{near}{example}") from None
+    raise ValueError(f"{name!r} is a name, so its weights would be random; give a model folder{known}")
 
 
 def plotted_model(given: str | None, variant: str | None) -> Path:

@@ -50,5 +50,6 @@ def preset(name: str) -> Preset:
     256
     """
     if name not in PRESETS:
-        raise ValueError(f"no preset {name!r}{nearest(name, PRESETS)}; allowed are {', '.join(PRESETS)}")
+        allowed = [known for known in PRESETS if known != "recall"]
+        raise ValueError(f"no preset {name!r}{nearest(name, allowed)}; allowed are {', '.join(allowed)}")
     return PRESETS[name]

@@ -12,7 +12,7 @@ import pydantic
 
 from termwise.results import Record, RunFolder, config_hash, now
 from termwise.study import recall
-from termwise.study.grid import RunConfig
+from termwise.study.grid import NUM_SEEDS, RunConfig
 from termwise.study.measures import NATS, Recorder, read_result
 from termwise.training.configuration import Configuration
 
@@ -35,7 +35,7 @@ class EvaluateConfig(Configuration):
     preset: str = "tiny"
     context: int | None = pydantic.Field(None, ge=2)
     max_tokens: int = pydantic.Field(131_072, ge=1)
-    seed: int = pydantic.Field(0, ge=0)
+    seed: int = pydantic.Field(0, ge=0, lt=NUM_SEEDS)
     device: str = pydantic.Field("cpu", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")
     dtype: Literal["auto", "float32", "bfloat16"] | None = None
 
@@ -59,7 +59,9 @@ def default_folder(config: EvaluateConfig) -> Path:
 def describe(config: EvaluateConfig) -> dict[str, Any]:
     """What would be done: which models, which tasks, how much text. Finds every model first, so bad names are told here too."""
     from termwise.models.naming import find_model
+    from termwise.models.presets import preset
 
+    preset(config.preset)
     models = {}
     for name in config.models:
         named = find_model(name)
@@ -79,14 +81,18 @@ def evaluate_models(config: EvaluateConfig, out: Path, *, arguments: Mapping[str
     """
     from termwise.models.devices import usable_device
     from termwise.models.naming import find_model
+    from termwise.models.presets import preset
 
     def say(text: str) -> None:
         console.print(text, highlight=False, markup=False, soft_wrap=True)
 
+    preset(config.preset)
     found = [find_model(name) for name in config.models]
     for named in found:
         if named.note:
             say(named.note)
+        if named.folder and "preset" in arguments:
+            say(f"{named.name}: a folder's model has its own size, --preset is for catalogue names")
     usable_device(config.device)
     is_new = not (out / "run.json").exists()
     folder = RunFolder.create(out, "evaluate", dict(arguments), config.model_dump(mode="json"))

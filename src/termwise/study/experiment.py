@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from termwise.data.sources import find_roots
 from termwise.results import RunFolder
 from termwise.study import measures
 from termwise.study.budget import format_duration
@@ -77,6 +78,7 @@ def _prepare(
     config: StudyConfig, out: Path, arguments: Mapping[str, Any], num_workers: int, started: float, say: Callable[[str], None],
     **how_to_plan: Any,
 ) -> tuple[Plan, RunFolder]:  # fmt: skip
+    find_roots(list(config.data) or None)  # a mistyped path is told before torch is loaded
     entries = study_entries(config, say)
     folder, how = open_study(config, out, arguments, entries, say)
     plan = make_plan(config, folder, how, num_workers, lambda: time.monotonic() - started, say, **how_to_plan)

@@ -17,6 +17,7 @@ BASELINE = "softmax"
 DEFAULT_VARIANTS = (BASELINE, "linear_elu", "taylor:0..2", "taylor:0..4")
 DEFAULT_BUDGET = 600.0
 MAX_STEPS = 10_000_000
+NUM_SEEDS = 2**32
 # What may differ when a folder is taken up again; anything else there is another study.
 EXTENDABLE = ("variants", "seeds", "recall")
 
@@ -52,9 +53,14 @@ class StudyConfig(Configuration):
     demonstration: bool = False
 
     @model_validator(mode="after")
-    def _steps_or_budget(self) -> StudyConfig:
+    def _check_pairs(self) -> StudyConfig:
         if self.steps is not None and self.budget is not None:
             raise ValueError(f"steps={self.steps} and budget={self.budget:g} s given; give one of --steps and --budget")
+        if self.first_seed + self.seeds > NUM_SEEDS:
+            last = self.first_seed + self.seeds - 1
+            raise ValueError(
+                f"--seed {self.first_seed} and --seeds {self.seeds} end at {last}; allowed is {NUM_SEEDS - 1} at most"
+            )
         if self.steps is None and self.budget is None:
             object.__setattr__(self, "budget", DEFAULT_BUDGET)
         return self
@@ -151,6 +157,8 @@ def _entry(name: str, groups: dict[str, list[str]]) -> Entry:
     try:
         variant = catalogue.variant(name)
     except ValueError as error:
+        if not name.isidentifier():
+            raise  # a short name or a file, no misspelt group
         if hint := nearest(name, groups):
             raise ValueError(f"no variant or group {name!r}{hint}; groups are {', '.join(groups)}") from None
         raise ValueError(f"{error}; groups are {', '.join(groups)}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -15,8 +16,12 @@ _IN_WORDS = {DEVICES: "auto, cpu, mps, cuda or cuda:NUMBER"}
 _Rate = Annotated[float, Field(ge=0, lt=1)]
 
 
+def _dotted(place: tuple[int | str, ...]) -> str:
+    return ".".join(map(str, place))
+
+
 class Configuration(BaseModel):
-    """A frozen pydantic model that reports all faults of its input as ONE ValueError of one line.
+    """A frozen pydantic model that reports all faults of its input as ONE ValueError (`Refused`) of one line.
 
     >>> TrainingConfig(steps=10, tokens_per_step=64, context=32, warmup=1)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -29,16 +34,26 @@ class Configuration(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise ValueError(explain(error, type(self))) from None
+            raise Refused(error, type(self)) from None
 
 
-def explain(error: ValidationError, kind: type[BaseModel]) -> str:
-    """One line for a pydantic error: field, value, what is allowed, the near name for a misspelt key or value."""
-    return "; ".join(dict.fromkeys(_explain_one(fault, kind) for fault in error.errors()))
+class Refused(ValueError):  # noqa: N818
+    """A configuration with faults; `explain` says them in the names of fields, or of options on a command line."""
+
+    def __init__(self, error: ValidationError, kind: type[BaseModel]) -> None:
+        self.error, self.kind = error, kind
+        super().__init__(self.explain())
+
+    def explain(self, name_of: Callable[[tuple[int | str, ...]], str] = _dotted) -> str:
+        """One line: name, value, what is allowed, the near name for a misspelt key or value."""
+        told = (
+            _explain_one(fault, name_of(fault["loc"]) if fault["loc"] else "", self.kind)
+            for fault in self.error.errors()
+        )
+        return "; ".join(dict.fromkeys(told))
 
 
-def _explain_one(fault: Any, kind: type[BaseModel]) -> str:
-    name = ".".join(str(part) for part in fault["loc"])
+def _explain_one(fault: Any, name: str, kind: type[BaseModel]) -> str:
     message = fault["msg"].removeprefix("Value error, ")
     if fault["type"] == "extra_forbidden":
         fields = list(kind.model_fields)
@@ -51,6 +66,8 @@ def _explain_one(fault: Any, kind: type[BaseModel]) -> str:
     allowed = message.replace("Input should be", "allowed is", 1)
     if fault["type"] == "string_pattern_mismatch":
         allowed = f"allowed is {_IN_WORDS.get(context['pattern'], 'what matches ' + context['pattern'])}"
+    if fault["type"] == "too_short":
+        allowed = f"allowed is {context['min_length']} or more"
     expected = [word.strip("'") for word in str(context.get("expected", "")).replace(" or ", ", ").split(", ")]
     return f"{name}={fault['input']!r}: {allowed}{_near(str(fault['input']), expected)}"
 
