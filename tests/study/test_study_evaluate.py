@@ -69,6 +69,7 @@ def test_a_name_is_untrained_aloud_and_trained_for_recall(model, tmp_path, monke
     config = EvaluateConfig(models=(str(model), "taylor:0..2"), max_tokens=300)
     records, said = evaluate(config, tmp_path / "out")
     assert "its loss is that of untrained weights" in said
+    assert "a loss on so few is not worth much" in said
     assert records["taylor:0..2", "held_out_nats"].value == pytest.approx(5.6, abs=0.2)
     assert records["taylor:0..2", "accuracy"].method == "trained on the recall task"
     assert "not reached within 60 steps" in records["taylor:0..2", "steps_to_recall"].reason

@@ -17,6 +17,7 @@ from typing import Any
 from termwise.data.blocks import Counts, Reading
 from termwise.data.reader import Piece, read_pieces
 from termwise.data.segments import segments
+from termwise.data.sizes import in_bytes
 from termwise.data.sources import Root, Skipped, find_roots
 from termwise.data.split import TRAIN, Plan, Scan, assign, plan_split, scan
 from termwise.data.tokenizer import (
@@ -285,5 +286,5 @@ def _notes(listing: _Listing, found: Scan, counts: Counts, plan: Plan, parts: li
     if counts.replaced:
         notes.append(f"replaced {counts.replaced:,} pieces of bad UTF-8 by U+FFFD")
     notes += plan.notes
-    sizes = [f"{part.num_bytes / 1e6:.3g} MB in {part.num_tokens:,} tokens" for part in parts]
-    return [*notes, f"{found.num_bytes / 1e6:.3g} MB of text: training {sizes[0]}, held out {sizes[1]}"]
+    sizes = [f"{in_bytes(part.num_bytes)} in {part.num_tokens:,} tokens" for part in parts]
+    return [*notes, f"{in_bytes(found.num_bytes)} of text: training {sizes[0]}, held out {sizes[1]}"]

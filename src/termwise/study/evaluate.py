@@ -13,7 +13,7 @@ import pydantic
 from termwise.results import Record, RunFolder, config_hash, now
 from termwise.study import recall
 from termwise.study.grid import NUM_SEEDS, RunConfig
-from termwise.study.measures import NATS, Recorder, read_result
+from termwise.study.measures import NATS, Recorder, few_scored, read_result
 from termwise.training.configuration import Configuration
 
 if TYPE_CHECKING:
@@ -171,6 +171,8 @@ def _perplexity(subject: Subject, config: EvaluateConfig, folder: RunFolder, say
     say(
         f"{name}: {loss.nats_per_token:.4f} nats/token, {loss.bits_per_byte:.3f} bits/byte on {loss.num_tokens:,} tokens"
     )
+    if note := few_scored(loss.num_tokens):
+        say(f"{name}: {note}")
     common = {"n": loss.num_tokens, "started": started}
     yield _record(folder, config, name, "loss", "held_out_nats", NATS, loss.nats_per_token, **common)
     if loss.num_bytes:

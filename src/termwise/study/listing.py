@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from termwise.data.sizes import in_bytes
+
 if TYPE_CHECKING:
     from rich.console import Group
 
@@ -79,19 +81,6 @@ def state_in_words(one: dict[str, Any]) -> str:
     """The state's size, and whether it is constant."""
     kind = "constant" if one["is_constant_size"] else "grows"
     return f"{in_bytes(one['state_bytes'])}, {kind}"
-
-
-def in_bytes(size: float) -> str:
-    """Bytes for people.
-
-    >>> in_bytes(4096), in_bytes(5e9)
-    ('4.1 kB', '5.0 GB')
-    """
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if size < 1000 or unit == "TB":
-            break
-        size /= 1000
-    return f"{size:.0f} B" if unit == "B" else f"{size:,.1f} {unit}" if size < 1e5 else f"{size:.1e} {unit}"
 
 
 def also(one: dict[str, Any]) -> str:

@@ -15,6 +15,8 @@ Result = dict[str, Any]
 NATS = "nats/token"
 
 
+# With fewer the loss says more of the passage than of the model.
+FEW_TOKENS = 1000
 # Of result.json: raised whenever its fields change.
 RESULT_SCHEMA = 2
 
@@ -31,6 +33,13 @@ def read_result(folder: Path) -> Result | None:
     if result.get("schema") != RESULT_SCHEMA:
         raise ValueError(f"{path} was written by another version of termwise: go on with that one, or give a new --out")
     return result
+
+
+def few_scored(num_tokens: int) -> str | None:
+    """What must be said of a loss on so few tokens; None where they are enough."""
+    if num_tokens >= FEW_TOKENS:
+        return None
+    return f"only {num_tokens:,} held-out tokens are scored: a loss on so few is not worth much; give more text"
 
 
 class Recorder:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from termwise.results import FolderLock, RunFolder, config_hash
 from termwise.study.grid import EXTENDABLE, Entry, StudyConfig, merge
+from termwise.study.measures import few_scored
 
 if TYPE_CHECKING:
     from termwise.data.text import Text
@@ -151,7 +152,10 @@ def open_folder(
         "seeds": sorted({*before.get("seeds", []), *config.seed_list}),
     }
     learnt = {"data": data, "steps": _steps(config, before, out), "recall": before.get("recall")}
-    scored = {"evaluation_tokens": _scored_tokens(config, before, text)}
+    num_scored = _scored_tokens(config, before, text)
+    if few := few_scored(num_scored):
+        say(few)
+    scored = {"evaluation_tokens": num_scored}
     settings = _settings(config) | scored | grown | learnt
     folder = RunFolder.create(out, "study", dict(arguments), settings, extendable=(*EXTENDABLE, "steps"))
     folder.update(resolved=folder.run["resolved"] | grown)
