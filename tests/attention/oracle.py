@@ -47,7 +47,7 @@ def attend(
 def divisor_share(arguments: dict, spec) -> Tensor:
     """(B, T, H): how much of itself the divisor of each row keeps, 1 where nothing is divided by what may cancel.
 
-    Under a row sum |Z| against the larger of sum |w| and the decayed count; under a vector norm |U| against sum |w| |v|.
+    Under a row sum |Z| against the larger of sum |w| and the decayed count sum a; under a vector norm |U| against the same of |v|.
     """
     query, key, value, log_decay = (arguments.get(n) for n in ("query", "key", "value", "log_decay"))
     if isinstance(spec.kernel, (Exp, Drop)) or not isinstance(spec.normalizer, (RowSum, L2, RMS, Layer)):
@@ -75,7 +75,8 @@ def _share(query: Tensor, key: Tensor, value: Tensor, spec, log_decay: Tensor | 
     weights = near + far
     if isinstance(spec.normalizer, RowSum):
         return weights.sum(dim=1).abs() / torch.maximum(weights.abs().sum(dim=1), count[:, 0])
-    return (weights @ value).norm(dim=1) / (weights.abs() @ value.norm(dim=1)).clamp(min=1e-300)
+    sizes = value.norm(dim=1)
+    return (weights @ value).norm(dim=1) / torch.maximum(weights.abs() @ sizes, a @ sizes)
 
 
 def _kv(head: int, query: Tensor, key: Tensor) -> int:

@@ -165,6 +165,10 @@ def test_far_sets_that_differ_by_query_need_the_causal_mask():
     arguments = inputs(spec_of("power:2+decay"), length=5)
     with refused("log_decay", "causal=True"):
         attend(**arguments, spec=spec_of("power:2"), causal=False)
+    _, state = attend(**arguments, spec=spec_of("power:2"), output_final_state=True)
+    arguments.pop("log_decay")
+    with refused("log_decay", "causal=True"):
+        attend(**arguments, spec=spec_of("power:2"), causal=False, initial_state=state)
 
 
 def test_causal_needs_as_many_queries_as_keys():

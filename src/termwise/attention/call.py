@@ -70,7 +70,8 @@ def check(given: dict[str, Any]) -> None:
     batch, num_queries, heads, key_width = query.shape
     num_keys, kv_heads, value_width = key.shape[1], key.shape[2], value.shape[3]
     check_causality(spec, causal, num_queries, num_keys, initial_state is not None)
-    if not causal and log_decay is not None:
+    has_decay = log_decay is not None or (initial_state is not None and initial_state.age is not None)
+    if not causal and has_decay:
         raise ValueError("log_decay needs causal=True: without the causal mask there is no order to decay in")
     parameters = given["parameters"] or {}
     shapes: dict[str, tuple[Tensor | None, tuple[int, ...]]] = {

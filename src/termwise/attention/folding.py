@@ -79,6 +79,22 @@ def extend(state: AttentionState, keys: Keys, reference: Tensor | None) -> Atten
     return dataclasses.replace(state, **new)  # type: ignore[arg-type]
 
 
+def as_read(before: AttentionState, keys: Keys, extended: AttentionState) -> tuple[AttentionState, Tensor | None]:
+    """The extended state with ages measured to the start of the new keys, and the ages of the new keys themselves.
+
+    The decay from a key to a query is then a sum of what lies between: later tokens leave every bit of it alone.
+    """
+    if extended.age is None:
+        return extended, None
+    before = before.with_decay()
+    assert before.age is not None
+    if keys.log_decay is None:
+        age = torch.zeros_like(keys.key[..., 0], dtype=torch.float64)
+    else:
+        age = -keys.log_decay.double().cumsum(dim=2)
+    return dataclasses.replace(extended, age=torch.cat([before.age, age], dim=2), fold_age=before.fold_age), age
+
+
 def _joined(old: Tensor, new: Tensor) -> Tensor:
     """Old and new buffer slots; without old ones nothing is copied."""
     return new if old.shape[2] == 0 else torch.cat([old, new], dim=2)

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from termwise.attention import packing
 from termwise.attention.call import Call, check, prepare
 from termwise.attention.choice import choose_form
-from termwise.attention.folding import Keys, extend, fold, fold_target, keys_at_a_time
+from termwise.attention.folding import Keys, as_read, extend, fold, fold_target, keys_at_a_time
 from termwise.attention.fused import attend_fused
 from termwise.attention.reading import Queries, read
 from termwise.attention.rows import RowCounts
@@ -102,14 +102,14 @@ def _run(call: Call) -> tuple[Tensor, AttentionState | None]:
         return _bidirectional(call, None if name == "parallel" else _block_size(call))
     if name == "parallel":
         extended = extend(call.state, call.keys, call.reference)
-        out = read(extended, _queries(call, extended), call.parameters, call.row_counts)
-        return out, _final(call, extended)
+        return _read(call, call.state, call.keys, extended, call.queries), _final(call, extended)
     return _blocks(call, _block_size(call))
 
 
-def _queries(call: Call, extended: AttentionState) -> Queries:
-    age = None if extended.age is None or not call.causal else extended.age[:, :, -call.num_keys :]
-    return dataclasses.replace(call.queries, age=age)
+def _read(call: Call, before: AttentionState, keys: Keys, extended: AttentionState, queries: Queries) -> Tensor:
+    """What the queries of the new keys read, under the causal mask."""
+    state, age = as_read(before, keys, extended)
+    return read(state, dataclasses.replace(queries, age=age), call.parameters, call.row_counts)
 
 
 def _block_size(call: Call) -> int:
@@ -148,9 +148,7 @@ def _block(
     call: Call, state: AttentionState, keys: Keys, queries: Queries, last_target: Tensor
 ) -> tuple[Tensor, AttentionState]:
     extended = extend(state, keys, call.reference)
-    if extended.age is not None:
-        queries = dataclasses.replace(queries, age=extended.age[:, :, -keys.length :])
-    out = read(extended, queries, call.parameters, call.row_counts)
+    out = _read(call, state, keys, extended, queries)
     window = call.spec.local.window if call.spec.local else 1
     # Within a call everything outside the window may go; the state that is handed back ends at the fixed positions.
     target = torch.minimum((extended.count - window + 1).clamp(min=0), last_target)

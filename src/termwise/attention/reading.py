@@ -30,7 +30,7 @@ class Queries:
     rank: Tensor  # (B or 1, T) of the last real key each query sees; -1: none
     is_real: Tensor | None  # (B, T); None: all
     gate: Tensor | None  # (B, G, R, T) output gate
-    age: Tensor | None  # (B, G, T) float64 log decay from the query to now; None: no decay
+    age: Tensor | None  # (B, G, T) float64 log decay from the query to where the state's ages end; None: no decay
 
     def slice(self, start: int, stop: int) -> Queries:
         rank = self.rank[:, start:stop]
