@@ -39,7 +39,7 @@ def few_scored(num_tokens: int) -> str | None:
     """What must be said of a loss on so few tokens; None where they are enough."""
     if num_tokens >= FEW_TOKENS:
         return None
-    return f"only {num_tokens:,} held-out tokens are scored: a loss on so few is not worth much; give more text"
+    return f"fewer than {FEW_TOKENS:,} tokens are scored: a loss on so few is not worth much; give more text or score more of it"
 
 
 class Recorder:
