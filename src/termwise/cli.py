@@ -243,7 +243,7 @@ def generate(
     top_p: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="Draw from the likeliest tokens that have this share together.")
     ] = 0.95,
-    seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of the draws.")] = 0,
     as_json: Json = False,
     device: Device = "cpu",
     dtype: Dtype = None,
