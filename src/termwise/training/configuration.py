@@ -25,7 +25,7 @@ class Configuration(BaseModel):
 
     >>> TrainingConfig(steps=10, tokens_per_step=64, context=32, warmup=1)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    ValueError: unknown field 'warmup'; did you mean 'warmup_steps'?; fields are steps, tokens_per_step, ...
+    termwise.training.configuration.Refused: unknown field 'warmup'; did you mean 'warmup_steps'?; fields are ...
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
