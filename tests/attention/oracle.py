@@ -151,7 +151,7 @@ def _head(
     weighted = weights @ value
     is_exponential = isinstance(spec.kernel, (Exp, Drop))
     if not is_exponential and isinstance(spec.normalizer, RowSum):
-        low = 1e-6 * floor
+        low = 1e-6 * floor.detach()  # what a sum is held against is no part of the function
         mass = torch.where(mass.abs() < low, torch.where(mass < 0, -low, low), mass)
     running = None
     if isinstance(spec.normalizer, RunningGateSum):

@@ -23,6 +23,8 @@ def gradients(out: Tensor, arguments: dict, where: Tensor | None = None) -> dict
     weights = weights_like(out)
     weights = weights if where is None else weights * where[..., None]
     named = {name: t for name, t in leaves(arguments).items() if t.requires_grad}
+    if not named:
+        return {}
     found = torch.autograd.grad((out * weights).sum(), list(named.values()), allow_unused=True)
     return dict(zip(named, found, strict=True))
 

@@ -1,59 +1,218 @@
-"""The formula of a state's size is the size of its live tensors; widths and break-even lengths are math section 9's."""
+"""Costs: the counts and break-even figures of math section 9, live bytes against the formula, peak memory in a child process."""
 
 from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from math import comb
 
 import pytest
 import torch
 
-import termwise as tw
-from termwise.attention.names import parse
-from tests.attention.compare import equal
-
-EXTRA = (
-    "taylor:0..2@mean+w8s4+decay",
-    "drop+w8s2+decay",
-    "exp|runninggate+decay",
-    "taylor:0@mean",
-    "taylor:0..2+w70s130",
-    "minimax3:0..2@mean",
-)
-NAMES = [n for n in tw.catalogue.groups()["all"] if n not in ("softmax_taylor_80terms",)] + list(EXTRA)
-HEADS, D, E = 3, 4, 6
+from termwise.attention.cost import cost, crossing_length
+from termwise.attention.forms import attend, choose_form
+from termwise.attention.kernels import Polynomial
+from termwise.attention.spec import AttentionSpec
+from tests.attention.compare import close, equal, holds
+from tests.attention.slicing import tokens
+from tests.attention.values import inputs, spec_of
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_state_bytes_are_the_formula(name: str) -> None:
-    spec = tw.catalogue[name]
-    for length in (1, 64, 128, 200, 400):
-        query, value = torch.randn(1, length, HEADS, D), torch.randn(1, length, HEADS, E)
-        ones = torch.rand(1, length, HEADS)
-        parameters = {
-            n: torch.rand([HEADS if isinstance(s, str) else s for s in shape])
-            for n, shape in spec.parameters(E).items()
-        }
-        if spec.needs_running_gate:
-            parameters["running_gate_score"] = ones
-        _, state = tw.attend(
-            query, query, value, spec, parameters=parameters, output_final_state=True,
-            log_decay=-ones if spec.log_decay else None,
-            input_gate=ones if spec.input_gate is True else None,
-            output_gate=ones if spec.output_gate else None,
-        )  # fmt: skip
-        assert state is not None
-        equal(tw.cost(spec, D, E, length, kv_heads=HEADS).state_bytes, state.nbytes, f"{length} tokens")
+def full(top: int, center: str = "zero") -> AttentionSpec:
+    return AttentionSpec(Polynomial(tuple(range(top + 1)), center=center, allow_negative=True))
+
+
+# d: C(d+P, P) for P = 1, 2, ...
+PRINTED = {
+    16: (17, 153, 969, 4845),
+    32: (33, 561, 6545, 58905),
+    64: (65, 2145, 47905, 814385),
+    128: (129, 8385, 366145),
+}
+
+
+def test_numbers_of_features():
+    for d, counts in PRINTED.items():
+        for top, count in enumerate(counts, start=1):
+            for center in ("zero", "mean"):
+                equal(cost(full(top, center), d, 64, 1).features, count, f"d={d}, orders 0..{top}")
+    for n in range(1, 5):
+        one = AttentionSpec(Polynomial((n,), allow_negative=True))
+        equal(cost(one, 16, 16, 1).features, comb(16 + n - 1, n), f"order {n} alone around 0")
+    around_mean = AttentionSpec(Polynomial((2,), center="mean"))
+    equal(cost(around_mean, 16, 16, 1).features, 153, "any order set around the mean needs all orders below")
+    equal(cost(spec_of("softmax"), 64, 64, 10).features, 0, "a cache has none")
 
 
 @pytest.mark.parametrize(
-    ("orders", "width", "features", "break_even"),
-    [
-        ("0..2", 64, 2145, 1089),
-        ("0..3!", 64, 47905, 24327),
-        ("0..3!", 32, 6545, 3375),
-        ("0..4", 16, 4845, 2574),
-        ("0..2", 16, 153, 81),
-    ],
+    ("d", "top", "tokens_"), [(64, 2, 1089), (64, 3, 24327), (32, 3, 3375), (16, 4, 2574), (16, 2, 81)]
 )
-def test_widths_and_break_even(orders: str, width: int, features: int, break_even: int) -> None:
-    costs = tw.cost(parse(f"taylor:{orders}"), width, width, 8192)
-    equal((costs.features, costs.break_even), (features, break_even))
-    equal(costs.moment_bytes, 4 * features * (width + 1))
+def test_break_even_lengths(d, top, tokens_):
+    found = cost(full(top), d, d, 8192)
+    equal(found.break_even, tokens_, f"d={d}, orders 0..{top}")
+    equal(found.break_even_half, round(2 * comb(d + top, top) * (d + 1) / (2 * d)), "twice that against bfloat16")
+    equal(found.moment_bytes, 4 * comb(d + top, top) * (d + 1), "4 C(d+P, P)(e+1) bytes")
+    equal(
+        (found.cache_bytes, found.cache_bytes_half),
+        (4 * 2 * d * 8192, 2 * 2 * d * 8192),
+        "the cache, in float32 and bfloat16",
+    )
+    at_even = cost(full(top), d, d, found.break_even)
+    holds(abs(at_even.cache_bytes - at_even.moment_bytes) <= 4 * 2 * d, "where they cross")
+
+
+KINDS = (
+    *(
+        "taylor:0..2",
+        "taylor:0..2@mean+w8s2",
+        "taylor:0..2@mean+w8s2+decay",
+        "taylor:0..1@mean",
+        "taylor:0..2+w70s3",
+        "power:2+decay",
+        "elu1",
+    ),
+    *(
+        "unit|identity+gc",
+        "taylor:0..2|runninggate",
+        "elu1|runninggate+decay",
+        "drop+w8s2",
+        "drop+w1",
+        "exp",
+        "exp+decay",
+        "exp<5|runninggate",
+        "relu<5",
+    ),
+)
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("kv_heads", [1, 3])
+def test_live_bytes_are_the_formulas(name, kv_heads):
+    spec = spec_of(name)
+    whole = inputs(spec, length=330, heads=kv_heads, kv_heads=kv_heads, dtype=torch.float32)
+    for length in (1, 5, 64, 127, 128, 129, 192, 200, 263, 300, 330):
+        _, state = attend(**tokens(whole, 0, length), spec=spec, output_final_state=True)
+        live = sum(t.numel() * t.element_size() for t in state.tensors.values())
+        equal(state.nbytes, live, f"{name}: bytes of the live tensors")
+        equal(state.nbytes, cost(spec, 3, 4, length, kv_heads=kv_heads).state_bytes, f"{name} after {length} tokens")
+
+
+@pytest.mark.parametrize("name", [n for n in KINDS if spec_of(n).is_constant_size])
+def test_a_constant_state_stays_constant(name):
+    spec = spec_of(name)
+    sizes = [cost(spec, 3, 4, length).state_bytes for length in (512, 576, 1024, 65536, 2**20)]
+    equal(len(set(sizes)), 1, f"{name}: {sizes}")
+    between = [cost(spec, 3, 4, length).state_bytes for length in range(512, 640)]
+    slot = 4 * 7 + 8 + (8 if spec.log_decay else 0) + (4 if spec.needs_running_gate else 0)
+    equal(max(between) - min(between), 63 * slot, f"{name}: only the keys waiting to be folded, 63 at most")
+    _, state = attend(
+        **inputs(spec, length=1024, heads=1, dtype=torch.float32), spec=spec, form="chunked", output_final_state=True
+    )
+    equal(state.nbytes, sizes[0], f"{name}: a real state")
+
+
+def test_which_form_auto_takes():
+    sizes = {"key_width": 64, "value_width": 64}
+    for name in ("softmax", "exp|l2", "exp|rms", "drop+w8s2", "exp+gi"):
+        equal(choose_form(spec_of(name), num_queries=999, num_keys=999, **sizes)[0], "fused", name)
+    for name in ("exp<5", "exp|count", "exp|rowsum>=1", "relu<5"):
+        equal(choose_form(spec_of(name), num_queries=9999, num_keys=9999, **sizes)[0], "parallel", name)
+    equal(
+        choose_form(spec_of("softmax"), num_queries=9, num_keys=9, has_decay=True, **sizes)[0],
+        "parallel",
+        "fused attention knows no decay",
+    )
+    crossing = crossing_length(spec_of("based"), 64, 64)
+    equal(
+        choose_form(spec_of("based"), num_queries=crossing, num_keys=crossing, **sizes)[0],
+        "parallel",
+        "at the crossing",
+    )
+    equal(
+        choose_form(spec_of("based"), num_queries=crossing + 1, num_keys=crossing + 1, **sizes)[0],
+        "chunked",
+        "above it",
+    )
+    equal(
+        choose_form(spec_of("based"), num_queries=1, num_keys=1, has_state=True, **sizes)[0],
+        "recurrent",
+        "one token against a state",
+    )
+    for name in ("softmax", "based", "elu1"):
+        holds(len(choose_form(spec_of(name), num_queries=9, num_keys=9, **sizes)[1]) > 20, "with a reason in words")
+
+
+CHILD = """
+import ctypes, json, sys, torch
+torch.set_num_threads(1)
+from termwise.attention.forms import attend
+from termwise.attention.names import parse
+
+def now(field):
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(field)) * 1024
+
+def peak(name, length, width, **options):
+    make = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, length, 1, width, generator=make) / width**0.25 for _ in range(3))
+    with torch.no_grad():
+        attend(q[:, :200], k[:, :200], v[:, :200], parse(name), form="chunked", **options)
+        ctypes.CDLL(None).malloc_trim(0)
+        open("/proc/self/clear_refs", "w").write("5")
+        before = now("VmRSS")
+        attend(q, k, v, parse(name), form="chunked", output_final_state=True, **options)
+        return now("VmHWM") - before
+
+print(json.dumps([peak(*case[:3], **case[3]) for case in json.loads(sys.argv[1])]))
+"""
+MIB = 2**20
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
+def test_the_chunked_form_holds_a_state_and_a_few_blocks():
+    """16,384 tokens: never tokens x features (429 MiB at d = 32 and orders 0..3), never tokens x tokens (1 GiB)."""
+    length, width = 16384, 32
+    cases = {
+        "orders 0..3": ("taylor:0..3!", length, width, {}),
+        "a quarter of the tokens": ("taylor:0..3!", length // 4, width, {}),
+        "both ways": ("taylor:0..2", length, width, {"causal": False}),
+        "a window": ("taylor:0..2@mean+w64s4", length, width, {}),
+    }
+    child = subprocess.run(
+        [sys.executable, "-c", CHILD, json.dumps(list(cases.values()))],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    equal(child.returncode, 0, child.stderr[-2000:])
+    peaks = dict(zip(cases, json.loads(child.stdout), strict=True))
+    tokens_bytes = 4 * length * width  # of one query, key, value or output tensor
+    features_bytes = 4 * length * comb(width + 3, 3)
+    for name, peak in peaks.items():
+        holds(peak < 8 * tokens_bytes + 32 * MIB, f"{name}: {peak / MIB:.0f} MiB beside its inputs")
+        holds(
+            peak < features_bytes / 4,
+            f"{name}: {peak / MIB:.0f} MiB, tokens x features are {features_bytes / MIB:.0f} MiB",
+        )
+    holds(
+        peaks["orders 0..3"] - peaks["a quarter of the tokens"] < 8 * tokens_bytes,
+        "four times the tokens cost no more than their own tensors",
+    )
+
+
+def test_training_in_chunks_keeps_states_not_features():
+    """The backward pass of the chunked form saves what lies between chunks: its saved tensors are far fewer than tokens x features."""
+    spec, length = spec_of("taylor:0..3!"), 2048
+    arguments = inputs(
+        spec, length=length, heads=1, key_width=12, value_width=4, dtype=torch.float32, requires_grad=True
+    )
+    saved: list[int] = []
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: (saved.append(t.numel() * t.element_size()), t)[1], lambda t: t
+    ):
+        out, _ = attend(**arguments, spec=spec, form="chunked", chunk_size=64)
+    features_bytes = 4 * length * comb(12 + 3, 3)
+    holds(sum(saved) < features_bytes / 2, f"{sum(saved)} bytes are saved, tokens x features are {features_bytes}")
+    out.sum().backward()
+    close(out.detach(), attend(**arguments, spec=spec, form="parallel")[0].detach(), "fp32", "and it is right")

@@ -14,7 +14,7 @@ from termwise.attention.state import AttentionState
 from tests.attention.compare import all_close, close, close_states, equal, holds, refused, same_bits
 from tests.attention.running import gradients, run_form
 from tests.attention.slicing import permuted, rows, tokens
-from tests.attention.values import NAMES, inputs, is_long_series, spec_of
+from tests.attention.values import NAMES, inputs, is_long_series, spec_of, turn_of
 
 STATEFUL = [n for n in NAMES if not is_long_series(spec_of(n))]
 # One of each way of keeping keys: moments about zero and a reference, slots, decay, running gate, count gate, dropped keys, the cache.
@@ -222,7 +222,7 @@ def test_rollback_then_continue_is_a_fresh_run(name):
     length = 128 + (spec.local.window - 1 if spec.local else 0)  # the fold is as near as it ever comes
     arguments = inputs(spec, batch=2, length=length + 20, seed=10)
     _, state = attend(**tokens(arguments, 0, length), spec=spec, output_final_state=True)
-    for taken in (0, 1, 5, 63, 64):
+    for taken in (0, 1 + turn_of(name) % 63, 64):
         back = state.rollback(taken)
         equal(back.count.tolist(), [length - taken], f"{name}: count")
         _, fresh = attend(**tokens(arguments, 0, length - taken), spec=spec, output_final_state=True)
