@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 from collections.abc import Iterator
@@ -14,6 +15,12 @@ from accelerate.utils import gather_object
 from torch import Tensor, nn
 
 from termwise.training.configuration import TrainingConfig
+
+
+def _leave_group() -> None:
+    """Threads of a process group that is still open when the interpreter goes down may abort the process."""
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 class Placement:
@@ -31,6 +38,8 @@ class Placement:
             cpu=is_launched and device.type == "cpu", mixed_precision="no", device_placement=False
         )
         self.num_processes = self.accelerator.num_processes
+        if self.num_processes > 1:
+            atexit.register(_leave_group)
         self.rank = self.accelerator.process_index
         self.is_main = self.accelerator.is_main_process
         self.device = self.accelerator.device if self.num_processes > 1 else device
