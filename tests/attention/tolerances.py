@@ -57,4 +57,5 @@ LOW_PRECISION_FACTOR = (
     2.0  # bfloat16 and float16: at most this times the error of the plain low-precision parallel form
 )
 LEFT_OUT_MASS = 1e-2  # rows whose |Z| is below this share of the mass are left out of float32 comparisons, and counted
+LEFT_OUT_MASS_OF_GRADIENTS = 5e-2  # of their gradients, which divide by |Z| twice
 LEFT_OUT_SHARE = 0.5  # of all rows at most: a comparison that leaves out more says little
