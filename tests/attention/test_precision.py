@@ -10,6 +10,7 @@ from termwise.attention.normalizers import RowSum
 from tests.attention import oracle
 from tests.attention.compare import all_close, close, equal, holds, relative_rms, rms
 from tests.attention.running import clone, run_form, run_oracle
+from tests.attention.slicing import tokens
 from tests.attention.tolerances import LEFT_OUT_MASS, LEFT_OUT_MASS_OF_GRADIENTS, LEFT_OUT_SHARE, LOW_PRECISION_FACTOR
 from tests.attention.values import NAMES, forms, inputs, is_long_series, spec_of, turn_of, window_of
 
@@ -237,6 +238,30 @@ def test_decays_of_every_size_in_one_chunk(name):
     arguments = inputs(spec, length=150, heads=1, seed=3, mean=0.5)
     arguments["log_decay"][0, 10:140, 0] = MIXED.repeat(10).double()
     expect_float32(name, clone(arguments, torch.float32), forms(name)[1:4], "decay")
+
+
+@pytest.mark.parametrize(
+    "name", ["power:2+decay", "taylor:0..2@mean+w2s1+decay", "retnet", "exp+decay", "drop+w5s2+decay"]
+)
+def test_a_decay_of_zero_forgets_everything(name):
+    """log_decay = -inf: what came before has no weight, twice over too; nothing turns into NaN."""
+    spec = spec_of(name)
+    arguments = inputs(spec, length=140, heads=1)
+    arguments["log_decay"][0, [5, 6, 90]] = -torch.inf
+    finite = {**arguments, "log_decay": arguments["log_decay"].clamp(min=-1e4)}
+    expected = run_oracle(clone(finite, torch.float64), spec)
+    for form, size in (*forms(name)[1:4], ("reference", None)):
+        out, found = run_form(clone(arguments, torch.float64), spec, form, size)
+        close(out, expected[0], "fp64", f"{name}, {form}")
+        all_close(found, expected[1], "fp64 gradient", f"{name}, {form}: gradient of")
+    fresh = tokens(arguments, 90, 140)
+    if spec.local is None:  # sinks and counts of slots are of the whole sequence
+        close(
+            attend(**arguments, spec=spec)[0][:, 90:],
+            attend(**fresh, spec=spec)[0],
+            "fp64",
+            f"{name}: as if it began there",
+        )
 
 
 def test_a_long_slow_decay():

@@ -18,6 +18,8 @@ from termwise.attention.rows import RowCounts
 from termwise.attention.spec import AttentionSpec
 from termwise.attention.state import AttentionState, empty_state
 
+FORGOTTEN = -1e5  # a log decay whose exponential is 0 in any type; -inf would leave inf - inf between two such tokens
+
 
 @dataclass(frozen=True)
 class Call:
@@ -325,7 +327,7 @@ def _keys(
         key=clean(key).to(dtype).transpose(1, 2),
         value=value.transpose(1, 2),
         rank=rank,
-        log_decay=None if log_decay is None else clean(log_decay).double().transpose(1, 2),
+        log_decay=None if log_decay is None else clean(log_decay).double().clamp(min=FORGOTTEN).transpose(1, 2),
         running_score=None if running is None else clean(running, -torch.inf).to(dtype).transpose(1, 2),
     )
 
