@@ -222,7 +222,7 @@ def test_rollback_then_continue_is_a_fresh_run(name):
     length = 128 + (spec.local.window - 1 if spec.local else 0)  # the fold is as near as it ever comes
     arguments = inputs(spec, batch=2, length=length + 20, seed=10)
     _, state = attend(**tokens(arguments, 0, length), spec=spec, output_final_state=True)
-    for taken in (0, 1 + turn_of(name) % 63, 64):
+    for taken in (1 + turn_of(name) % 63, 64):
         back = state.rollback(taken)
         equal(back.count.tolist(), [length - taken], f"{name}: count")
         _, fresh = attend(**tokens(arguments, 0, length - taken), spec=spec, output_final_state=True)
@@ -236,6 +236,7 @@ def test_rollback_then_continue_is_a_fresh_run(name):
             "fp64",
             f"{name}, {taken} back, later",
         )
+    close_states(state.rollback(0), state, "fp64", f"{name}: nothing taken back")
     if spec.is_constant_size:
         with refused("rollback", "64", "earlier state"):
             state.rollback(length + 1)
@@ -358,6 +359,24 @@ def test_translating_the_reference_changes_nothing():
         attend(**inputs(parse("power:2"), length=3), spec=parse("power:2"), output_final_state=True)[1].translate(
             torch.zeros(1, 1, 3)
         )
+
+
+def test_a_given_reference_key_changes_nothing():
+    """Whatever key the moments are about, one for each kv head, in every form and across calls."""
+    name = "taylor:0..2@mean+w4s1+decay"
+    spec = parse(name)
+    arguments = inputs(spec, batch=2, length=200, heads=4, kv_heads=2, seed=18)
+    expected, _ = attend(**arguments, spec=spec)
+    given = {"reference_key": torch.tensor([[0.5, -1.0, 2.0], [1.0, 1.0, -0.3]], dtype=torch.float64)}
+    for form, size in (("parallel", None), ("chunked", 30), ("recurrent", None)):
+        out, state = attend(
+            **{**arguments, "parameters": given}, spec=spec, form=form, chunk_size=size, output_final_state=True
+        )
+        close(out, expected, "fp64", form)
+        wanted = given["reference_key"] * state.scale**0.5
+        close(state.reference, wanted.expand(2, 2, 3), "fp64", f"{form}: the state's reference")
+    out, _ = in_parts({**arguments, "parameters": given}, spec, [3, 150])
+    close(out, expected, "fp64", "in parts")
 
 
 # Files ------------------------------------------------------------------------------------------------------------
