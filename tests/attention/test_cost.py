@@ -174,7 +174,6 @@ def test_the_chunked_form_holds_a_state_and_a_few_blocks():
     length, width = 16384, 32
     cases = {
         "orders 0..3": ("taylor:0..3!", length, width, {}),
-        "a quarter of the tokens": ("taylor:0..3!", length // 4, width, {}),
         "both ways": ("taylor:0..2", length, width, {"causal": False}),
         "a window": ("taylor:0..2@mean+w64s4", length, width, {}),
     }
@@ -195,10 +194,6 @@ def test_the_chunked_form_holds_a_state_and_a_few_blocks():
             peak < features_bytes / 4,
             f"{name}: {peak / MIB:.0f} MiB, tokens x features are {features_bytes / MIB:.0f} MiB",
         )
-    holds(
-        peaks["orders 0..3"] - peaks["a quarter of the tokens"] < 8 * tokens_bytes,
-        "four times the tokens cost no more than their own tensors",
-    )
 
 
 def test_training_in_chunks_keeps_states_not_features():
