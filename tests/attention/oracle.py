@@ -44,41 +44,6 @@ def attend(
     return torch.stack(outputs)
 
 
-def divisor_share(arguments: dict, spec) -> Tensor:
-    """(B, T, H): how much of itself the divisor of each row keeps, 1 where nothing is divided by what may cancel.
-
-    Under a row sum |Z| against the larger of sum |w| and the decayed count sum a; under a vector norm |U| against the same of |v|.
-    """
-    query, key, value, log_decay = (arguments.get(n) for n in ("query", "key", "value", "log_decay"))
-    if isinstance(spec.kernel, (Exp, Drop)) or not isinstance(spec.normalizer, (RowSum, L2, RMS, Layer)):
-        return torch.ones(query.shape[:3], dtype=torch.float64)
-    shares = torch.empty(query.shape[:3], dtype=torch.float64)
-    for b in range(query.shape[0]):
-        for h in range(query.shape[2]):
-            g = _kv(h, query, key)
-            decay = None if log_decay is None else log_decay[b, :, g]
-            shares[b, :, h] = _share(
-                query[b, :, h].double(), key[b, :, g].double(), value[b, :, g].double(), spec, decay
-            )
-    return shares
-
-
-def _share(query: Tensor, key: Tensor, value: Tensor, spec, log_decay: Tensor | None) -> Tensor:
-    length = query.shape[0]
-    visible = torch.ones(length, length, dtype=torch.bool).tril()
-    log_a = (
-        torch.zeros(length, length, dtype=torch.float64) if log_decay is None else _decay(log_decay.double(), length)
-    )
-    a = torch.where(visible, log_a, torch.full_like(log_a, -torch.inf)).exp()
-    slots = _slots(spec, visible, visible[-1])
-    near, far, _, count = _weights(spec, query, key, None, query.shape[1], a, log_a, visible, slots)
-    weights = near + far
-    if isinstance(spec.normalizer, RowSum):
-        return weights.sum(dim=1).abs() / torch.maximum(weights.abs().sum(dim=1), count[:, 0])
-    sizes = value.norm(dim=1)
-    return (weights @ value).norm(dim=1) / torch.maximum(weights.abs() @ sizes, a @ sizes)
-
-
 def _kv(head: int, query: Tensor, key: Tensor) -> int:
     """Query heads 0..r-1 share kv head 0."""
     return head // (query.shape[2] // key.shape[2])

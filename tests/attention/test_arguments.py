@@ -7,7 +7,7 @@ import torch
 
 import termwise as tw
 from tests.attention.compare import close, refused
-from tests.attention.test_refusals import call
+from tests.attention.test_calls import call
 
 Q = torch.randn(1, 4, 2, 3)
 DECAY = -torch.ones(1, 4, 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import comb, factorial
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as some
@@ -17,6 +18,9 @@ from tests.attention import oracle
 from tests.attention.compare import close, equal
 from tests.attention.slicing import tokens
 from tests.attention.values import inputs
+
+# The type checker picks the elements of a tuple that it looks at by `random`.
+pytestmark = pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisDeprecationWarning")
 
 widths = some.integers(1, 6)
 order_sets = some.lists(some.integers(0, 5), min_size=1, max_size=4, unique=True).map(lambda n: tuple(sorted(n)))
