@@ -8,14 +8,15 @@ recurrent  blocks of one
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from termwise.attention.call import Call
 from termwise.attention.folding import Keys, as_read, extend, fold, fold_target, keys_at_a_time
 from termwise.attention.reading import Queries, read
+from termwise.attention.recomputing import Inputs, Step, join, run_recomputing
 from termwise.attention.rows import RowCounts
 from termwise.attention.state import AttentionState
 
@@ -26,14 +27,18 @@ def run_blocks(call: Call) -> tuple[Tensor, AttentionState | None]:
         return _bidirectional(call, None if call.form == "parallel" else _block_size(call))
     if call.form == "parallel":
         extended = extend(call.state, call.keys, call.reference)
-        return _read(call, call.state, call.keys, extended, call.queries), _final(call, extended)
+        out = _read(call.state, call.keys, extended, call.queries, call.parameters, call.row_counts)
+        return out, _final(call, extended)
     return _blocks(call, _block_size(call))
 
 
-def _read(call: Call, before: AttentionState, keys: Keys, extended: AttentionState, queries: Queries) -> Tensor:
+def _read(
+    before: AttentionState, keys: Keys, extended: AttentionState, queries: Queries,
+    parameters: dict[str, Tensor], row_counts: RowCounts | None,
+) -> Tensor:  # fmt: skip
     """What the queries of the new keys read, under the causal mask."""
     state, age = as_read(before, keys, extended)
-    return read(state, dataclasses.replace(queries, age=age), call.parameters, call.row_counts)
+    return read(state, dataclasses.replace(queries, age=age), parameters, row_counts)
 
 
 def _block_size(call: Call) -> int:
@@ -47,33 +52,39 @@ def _final(call: Call, extended: AttentionState) -> AttentionState | None:
 
 def _blocks(call: Call, size: int) -> tuple[Tensor, AttentionState | None]:
     """Chunks of queries in order; keys that have left the window are folded before the next chunk reads."""
-    state, outputs = call.state, []
     count_end = call.state.count + (call.keys.rank >= 0).sum(dim=1)
     last_target = fold_target(dataclasses.replace(call.state, count=count_end))
-    saves_memory = torch.is_grad_enabled() and size > 1 and call.needs_grad
-    for start in range(0, call.num_keys, size):
-        stop = min(start + size, call.num_keys)
-        block = call.keys.slice(start, stop), call.queries.slice(start, stop)
-        if saves_memory:
-            # Only the states between chunks are kept for the backward pass, never T x features. It computes the block anew,
-            # so bad rows are counted aside and added once.
-            counts = None if call.row_counts is None else RowCounts()
-            aside = dataclasses.replace(call, row_counts=counts)
-            out, state = checkpoint(_block, aside, state, *block, last_target, use_reentrant=False)
-            if call.row_counts is not None and counts is not None:
-                call.row_counts.include(counts)
-        else:
-            out, state = _block(call, state, *block, last_target)
+    out, state = _loop(partial(_block, call.reference, last_target), call, call.state, call.keys, call.queries, size)
+    assert out is not None
+    return out, (state if call.output_final_state else None)
+
+
+def _loop(
+    step: Step, call: Call, state: AttentionState, keys: Keys | None, queries: Queries | None, size: int
+) -> tuple[Tensor | None, AttentionState]:
+    """One step after another over blocks of keys, queries or both; where gradients are wanted, blocks are computed anew."""
+    inputs = Inputs(state, keys, queries, call.parameters)
+    length = keys.length if keys is not None else call.num_queries
+    if 1 < size < length and torch.is_grad_enabled() and inputs.needs_grad:
+        return run_recomputing(step, inputs, length, size, call.row_counts)
+    outputs = []
+    for start in range(0, length, size):
+        block = inputs.block(start, min(start + size, length))
+        out, state = step(state, block.keys, block.queries, call.parameters, call.row_counts)
         outputs.append(out)
-    return torch.cat(outputs, dim=3), (state if call.output_final_state else None)
+    return join(outputs), state
 
 
 def _block(
-    call: Call, state: AttentionState, keys: Keys, queries: Queries, last_target: Tensor
-) -> tuple[Tensor, AttentionState]:
-    extended = extend(state, keys, call.reference)
-    out = _read(call, state, keys, extended, queries)
-    window = call.spec.local.window if call.spec.local else 1
+    reference: Tensor | None, last_target: Tensor, state: AttentionState, keys: Keys | None, queries: Queries | None,
+    parameters: dict[str, Tensor], row_counts: RowCounts | None,
+) -> tuple[Tensor | None, AttentionState]:  # fmt: skip
+    """New keys enter, their queries read, then far keys are folded."""
+    assert keys is not None
+    extended, out = extend(state, keys, reference), None
+    if queries is not None:
+        out = _read(state, keys, extended, queries, parameters, row_counts)
+    window = state.spec.local.window if state.spec.local else 1
     # Within a call everything outside the window may go; the state that is handed back ends at the fixed positions.
     target = torch.minimum((extended.count - window + 1).clamp(min=0), last_target)
     return out, fold(extended, torch.maximum(extended.boundary, target))
@@ -84,26 +95,30 @@ def _bidirectional(call: Call, size: int | None) -> tuple[Tensor, AttentionState
     if size is None or not call.spec.is_constant_size:
         state = extend(call.state, call.keys, call.reference)
     else:
-        state = call.state
-        for start in range(0, call.num_keys, size):
-            state = extend(state, call.keys.slice(start, min(start + size, call.num_keys)), call.reference)
-            state = fold(state, state.count)
-    step = size or max(call.num_queries, 1)
-    blocks = [
-        read(
-            state,
-            _seeing_all(call, state, start, min(start + step, call.num_queries)),
-            call.parameters,
-            call.row_counts,
-        )
-        for start in range(0, call.num_queries, step)
-    ]
+        _, state = _loop(partial(_take_in, call.reference), call, call.state, call.keys, None, size)
+    rank = (state.count - 1)[:, None].expand(-1, call.num_queries)
+    queries = dataclasses.replace(call.queries, rank=rank)
+    out, _ = _loop(_read_all, call, state, None, queries, size or max(call.num_queries, 1))
+    assert out is not None
     final = None
     if call.output_final_state:
         final = fold(state, state.count) if call.spec.is_constant_size else state
-    return torch.cat(blocks, dim=3), final
+    return out, final
 
 
-def _seeing_all(call: Call, state: AttentionState, start: int, stop: int) -> Queries:
-    rank = (state.count - 1)[:, None].expand(-1, stop - start)
-    return dataclasses.replace(call.queries.slice(start, stop), rank=rank)
+def _take_in(
+    reference: Tensor | None, state: AttentionState, keys: Keys | None, queries: Queries | None,
+    parameters: dict[str, Tensor], row_counts: RowCounts | None,
+) -> tuple[None, AttentionState]:  # fmt: skip
+    """New keys, folded at once."""
+    assert keys is not None
+    state = extend(state, keys, reference)
+    return None, fold(state, state.count)
+
+
+def _read_all(
+    state: AttentionState, keys: Keys | None, queries: Queries | None,
+    parameters: dict[str, Tensor], row_counts: RowCounts | None,
+) -> tuple[Tensor | None, AttentionState]:  # fmt: skip
+    """Queries that see every key of the state, which stays as it is."""
+    return None if queries is None else read(state, queries, parameters, row_counts), state

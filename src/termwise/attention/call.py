@@ -154,7 +154,7 @@ def prepare(
     return Call(
         spec=spec, causal=causal, form=name, chunk_size=chunk_size, state=state, keys=keys,
         queries=_queries(query, output_gate, query_mask, key_mask, rank, state, kv_heads, accumulate, causal),
-        parameters=_grouped(parameters, kv_heads, accumulate), reference=_reference_key(parameters, accumulate),
+        parameters=grouped_parameters(parameters, kv_heads, accumulate), reference=_reference_key(parameters, accumulate),
         output_final_state=output_final_state, row_counts=row_counts, dtype=query.dtype,
     )  # fmt: skip
 
@@ -350,7 +350,7 @@ def _queries(
     return Queries(grouped, rank, query_mask, gate, None)
 
 
-def _grouped(parameters: dict[str, Tensor], kv_heads: int, dtype: torch.dtype) -> dict[str, Tensor]:
+def grouped_parameters(parameters: dict[str, Tensor], kv_heads: int, dtype: torch.dtype) -> dict[str, Tensor]:
     """Norm weights (H, e) -> (G, R, 1, e), so that they broadcast over the engine's outputs."""
     return {
         name: t.to(dtype).reshape(kv_heads, -1, 1, t.shape[-1]) if name in ("norm_weight", "norm_bias") else t

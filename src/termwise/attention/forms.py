@@ -24,6 +24,7 @@ from termwise.attention.fused import attend_fused
 from termwise.attention.rows import RowCounts
 from termwise.attention.spec import AttentionSpec
 from termwise.attention.state import AttentionState
+from termwise.attention.step import attend_step
 
 __all__ = ["attend", "choose_form"]
 
@@ -70,6 +71,8 @@ def attend(
     check(given)
     if cu_seqlens is not None:
         return packing.attend_packed(given, attend)
+    if initial_state is not None and query.shape[1] == 1 and (done := attend_step(given)) is not None:
+        return done
     call = prepare(**given)
     if form == "reference":
         from termwise.attention.reference import attend_reference
@@ -84,6 +87,8 @@ def _owned(state: AttentionState, key: Tensor, value: Tensor) -> AttentionState:
     given = {t.untyped_storage().data_ptr() for t in (key, value)}
 
     def own(tensor: Tensor) -> Tensor:
+        if state.room is not None and state.room.owns(tensor):
+            return tensor
         storage = tensor.untyped_storage()
         is_shared = storage.data_ptr() in given or storage.nbytes() > tensor.numel() * tensor.element_size()
         return tensor.clone(memory_format=torch.contiguous_format) if is_shared else tensor

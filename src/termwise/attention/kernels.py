@@ -42,6 +42,11 @@ class Kernel(abc.ABC):
         """Whether the polynomial is expanded around the query's own mean score."""
         return self.center == "mean"
 
+    @property
+    def maps_keys(self) -> bool:
+        """Whether `map` changes anything."""
+        return type(self).map is not Kernel.map
+
     @abc.abstractmethod
     def default_scale(self, key_width: int) -> float: ...
 

@@ -8,15 +8,18 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from termwise.attention.call import Call
+from termwise.attention.call import Call, prepare
 from termwise.attention.kernels import Exp, Polynomial
 from termwise.attention.monomials import exponents
 from termwise.attention.normalizers import VANISHING, Sums
 from termwise.attention.safe import is_faded
+from termwise.attention.spec import AttentionSpec
 from termwise.attention.state import FOLD, RESERVE, AttentionState, num_recent, stored_orders
 
 
@@ -205,3 +208,19 @@ def _moments(spec, mapped: Tensor, value: Tensor, weight: dict[int, Tensor]) -> 
         moments.append(sum((term[:, None] * value[:, s] for term, s in zip(terms, weight, strict=True)), zero))
         mass.append(sum(terms, zero[:, 0]))
     return torch.stack(moments, dim=1)[None], torch.stack(mass, dim=1)[None]
+
+
+def reference_rows(
+    query: Tensor, key: Tensor, value: Tensor, spec: AttentionSpec, rows: Sequence[int], **options: Any
+) -> Tensor:
+    """Outputs (B, rows, H, e) of single queries of a causal sequence in float64: the definition where all rows would take too long.
+
+    `options`: gates, decay, scale and parameters as for `attend`.
+    """
+    names = ("scale", "key_mask", "input_gate", "output_gate", "log_decay", "parameters", "initial_state", "chunk_size")
+    given: dict[str, Any] = dict.fromkeys((*names, "row_counts", "query_mask")) | options
+    call = prepare(query, key, value, spec, causal=True, output_final_state=False, form="reference", **given)
+    of_batch = [
+        torch.stack([_row(call, b, t, list(range(t + 1))) for t in rows], dim=2) for b in range(query.shape[0])
+    ]
+    return torch.stack(of_batch).permute(0, 3, 1, 2, 4).flatten(2, 3)

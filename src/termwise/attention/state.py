@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from termwise.attention.growth import Room
 from termwise.attention.monomials import total_width, translate
 from termwise.attention.spec import AttentionSpec
 
@@ -50,6 +51,7 @@ class AttentionState:
     total_log_decay: Tensor | None  # (B, G) float64
     running_gate: Tensor | None  # (B, G, L) log of the running gate sum at each buffered key
     running_total: Tensor | None  # (B, G) the same, now
+    room: Room | None = None  # where `key` and `value` stand, if there is room for more behind them
 
     # Sizes --------------------------------------------------------------------------------------------------------
 
@@ -74,8 +76,9 @@ class AttentionState:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the live tensors."""
-        return sum(t.numel() * t.element_size() for t in self.tensors.values())
+        """Bytes of the live tensors, room for keys to come included."""
+        stores = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in self.tensors.values()}
+        return sum(stores.values())
 
     def __repr__(self) -> str:
         length = self.key.shape[2]
@@ -257,7 +260,7 @@ class AttentionState:
                 f"{path}: not a termwise state of schema 1 (format {header.get('format')!r}, schema {header.get('schema')!r})"
             )
         spec = AttentionSpec.from_dict(json.loads(header["spec"]))
-        names = [f.name for f in dataclasses.fields(cls) if f.name not in ("spec", "scale", "slot_scale")]
+        names = [f.name for f in dataclasses.fields(cls) if f.name not in ("spec", "scale", "slot_scale", "room")]
         values: dict[str, Any] = {name: tensors.get(name) for name in names}
         return cls(spec, float(header["scale"]), float(header["slot_scale"]), **values)
 
