@@ -7,8 +7,9 @@ finds the next place taken and copies first, so neither sees the other. Without 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -21,48 +22,49 @@ class Room:
 
     key: Tensor  # (B, G, places, d)
     value: Tensor  # (B, G, places, e)
+    rank: Tensor  # (B or 1, places)
     used: int
+    ready: Any = None  # arrays of the compiled step, see step.py
 
     @property
     def places(self) -> int:
         return self.key.shape[2]
 
-    def holds(self, key: Tensor, value: Tensor) -> bool:
-        """Whether these tensors are the first places of this room, and no other state has gone on from them."""
+    def holds(self, state: AttentionState) -> bool:
+        """Whether the state's buffer is the first places of this room, and nobody has gone on from there."""
         return (
-            key.shape[2] == self.used
-            and key.shape[:2] == self.key.shape[:2]
-            and key.data_ptr() == self.key.data_ptr()
-            and value.data_ptr() == self.value.data_ptr()
-            and key.stride() == self.key.stride()
+            state.key.shape[2] == self.used < self.places
+            and state.key.data_ptr() == self.key.data_ptr()
+            and state.value.data_ptr() == self.value.data_ptr()
+            and state.rank.data_ptr() == self.rank.data_ptr()
+            and state.key.shape[:2] == self.key.shape[:2]
+            and state.key.stride() == self.key.stride()
         )
 
     def owns(self, tensor: Tensor) -> bool:
-        return tensor.data_ptr() in (self.key.data_ptr(), self.value.data_ptr())
+        return tensor.data_ptr() in (self.key.data_ptr(), self.value.data_ptr(), self.rank.data_ptr())
+
+    def upto(self, length: int) -> dict[str, Tensor]:
+        """What a state of `length` buffered keys holds."""
+        return {
+            "key": self.key.narrow(2, 0, length),
+            "value": self.value.narrow(2, 0, length),
+            "rank": self.rank.narrow(1, 0, length),
+        }
 
 
-def roomy(state: AttentionState, places: int) -> Room:
+def room_behind(state: AttentionState, places: int) -> Room:
     """A room that ends with the state's keys: its own if nobody has gone on from there, else a copy with `places` places."""
-    length = state.key.shape[2]
-    room = state.room
-    if room is not None and room.places > length and room.holds(state.key, state.value):
-        return room
-    batch, kv_heads, _, d = state.key.shape
-    fresh = Room(
+    if state.room is not None and state.room.holds(state):
+        return state.room
+    batch, kv_heads, length, d = state.key.shape
+    room = Room(
         state.key.new_empty(batch, kv_heads, places, d),
         state.value.new_empty(batch, kv_heads, places, state.value.shape[3]),
+        torch.empty(state.rank.shape[0], places, dtype=torch.int64, device=state.rank.device),
         length,
     )
-    fresh.key[:, :, :length] = state.key
-    fresh.value[:, :, :length] = state.value
-    return fresh
-
-
-def append(room: Room, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """One key and value (B, G, 1, .) in the next place; all keys and values up to it."""
-    end = room.used + 1
-    # `.data` has its own version counter: a graph that saved the earlier places does not see them changed.
-    room.key.data[:, :, room.used : end] = key
-    room.value.data[:, :, room.used : end] = value
-    room.used = end
-    return room.key[:, :, :end], room.value[:, :, :end]
+    for whole, part in zip((room.key, room.value), (state.key, state.value), strict=True):
+        whole[:, :, :length] = part
+    room.rank[:, :length] = state.rank
+    return room

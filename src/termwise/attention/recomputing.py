@@ -55,7 +55,9 @@ class Inputs:
     def tensors(self) -> dict[tuple[str, str], Tensor]:
         """Every tensor under its part and field."""
         parts = {"state": self.state, "keys": self.keys, "queries": self.queries}
-        found = {(part, name): t for part, held in parts.items() if held is not None for name, t in _fields(held).items()}
+        found = {
+            (part, name): t for part, held in parts.items() if held is not None for name, t in _fields(held).items()
+        }
         return found | {("parameters", name): t for name, t in self.parameters.items()}
 
     def holding(self, tensors: dict[tuple[str, str], Any]) -> Inputs:
@@ -95,7 +97,7 @@ def run_recomputing(
     Gradients reach every tensor of `inputs`, once (no gradient of a gradient). Bad rows are counted in the forward pass alone.
     """
     tensors = inputs.tensors
-    shell = inputs.holding(dict.fromkeys(tensors))
+    shell = inputs.holding(dict.fromkeys(tensors, torch.empty(0)))
     starts = range(0, length, size)
     loop = _Loop(step, shell, tuple(tensors), tuple((i, min(i + size, length)) for i in starts))
     out, state, *changed = _Recomputing.apply(loop, row_counts, *tensors.values())
@@ -104,7 +106,7 @@ def run_recomputing(
 
 @dataclass(frozen=True)
 class _Loop:
-    """The loop without its tensors."""
+    """The loop without its tensors, which autograd holds."""
 
     step: Step
     shell: Inputs
@@ -166,8 +168,8 @@ class _Recomputing(torch.autograd.Function):
 
 
 def _shell(state: AttentionState) -> AttentionState:
-    empty: dict[str, Any] = dict.fromkeys(state.tensors)
-    return dataclasses.replace(state, **empty)
+    nothing: dict[str, Any] = dict.fromkeys(state.tensors, torch.empty(0))
+    return dataclasses.replace(state, **nothing)
 
 
 def _autocast(device: str) -> Callable[[], torch.autocast]:

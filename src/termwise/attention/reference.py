@@ -220,7 +220,5 @@ def reference_rows(
     names = ("scale", "key_mask", "input_gate", "output_gate", "log_decay", "parameters", "initial_state", "chunk_size")
     given: dict[str, Any] = dict.fromkeys((*names, "row_counts", "query_mask")) | options
     call = prepare(query, key, value, spec, causal=True, output_final_state=False, form="reference", **given)
-    of_batch = [
-        torch.stack([_row(call, b, t, list(range(t + 1))) for t in rows], dim=2) for b in range(query.shape[0])
-    ]
+    of_batch = [torch.stack([_row(call, b, t, list(range(t + 1))) for t in rows], dim=2) for b in range(query.shape[0])]
     return torch.stack(of_batch).permute(0, 3, 1, 2, 4).flatten(2, 3)

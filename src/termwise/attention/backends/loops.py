@@ -10,6 +10,7 @@ import math
 
 import numpy as np
 
+VANISHING = 1e-6  # share of the decayed count that |Z| is kept above (normalizers.VANISHING)
 VANISHING_MEAN = 1e8  # times the smallest normal number: below it a decayed count is nothing (safe.is_faded)
 
 
@@ -113,15 +114,16 @@ def recentre(coefficients, binomials, shift, out):
 
 
 def step(
-    query, slot_query, key, slot_key, value, new_key, new_slot_key, new_value, length, rank, count, log_decay, folded_log_decay,
+    query, slot_query, key, slot_key, value, rank, new_key, new_slot_key, new_value, length, count, log_decay, folded_log_decay,
     moments, mass, folded_count, reference, is_folded, starts, offsets, widths, multiplicities, coefficients, binomials,
-    scales, window, sinks, is_centered, has_tail, weighted, out_mass, out_count, out_peak,
+    scales, window, sinks, is_centered, has_tail, divides, appends, weighted, out_mass, out_count, out_peak,
 ):  # fmt: skip
     """Sums of one token over buffer, itself and the folded moments: true sums are these times exp(out_peak).
 
-    query (N, R, d) mapped; slot_query the same unmapped; key, value (N, >= length, .); rank (B or 1, length), -1: empty; count
-    (B or 1,) keys before this one; log_decay (N, length) from each key to this token, (N, 0): no decay; moments (N, F, e);
-    starts: where order n begins in the moments, -1: not kept; window 0: no exact slots. Follows reading.py line by line.
+    query (N, R, d) mapped; slot_query the same unmapped; key, value (N, places, .), the first `length` taken; rank (B or 1,
+    places), -1: empty; count (B or 1,) keys before this one; log_decay (N, length) from each key to this token, (N, 0): no
+    decay; moments (N, F, e); starts: where order n begins in the moments, -1: not kept; window 0: no exact slots. `divides`:
+    weighted becomes U / Z, by the vanishing rule; `appends`: the token takes the next place. Follows reading.py line by line.
     """
     heads, group = query.shape[0], query.shape[1]
     per_row = heads // count.shape[0]
@@ -210,6 +212,19 @@ def step(
                     slot_query[n, r], slot_key[n], value[n], new_slot_key[n], new_value[n], length, near, log_decay, n, scales[1],
                     faint, y, weighted[n, r], out_mass[n, r : r + 1], out_count[n, r : r + 1], out_peak[n, r : r + 1], has_tail,
                 )  # fmt: skip
+        if divides:
+            for r in range(group):
+                floor = VANISHING * out_count[n, r] if has_tail else 0.0
+                divisor = out_mass[n, r]
+                if abs(divisor) < floor:
+                    divisor = -floor if divisor < 0 else floor
+                for j in range(weighted.shape[2]):
+                    weighted[n, r, j] /= divisor
+        if appends:
+            slot_key[n, length], value[n, length] = new_slot_key[n], new_value[n]
+    if appends:
+        for row in range(rank.shape[0]):
+            rank[row, length] = count[row if count.shape[0] > 1 else 0]
 
 
 def join_slots(
