@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 import termwise
+from termwise.bench import options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -274,6 +275,57 @@ def generate(
 
 
 @app.command()
+def bench(
+    context_of_call: typer.Context,
+    variants: options.Subjects = None,
+    lengths: options.Lengths = "1k,4k,16k,64k",
+    heads: options.Heads = 8,
+    kv_heads: options.KvHeads = None,
+    key_width: options.KeyWidth = 64,
+    value_width: options.ValueWidth = None,
+    batch: options.Batch = 1,
+    dtype: options.Dtype = "float32",
+    threads: options.Threads = 1,
+    repeats: options.Repeats = 5,
+    measures: options.Measures = None,
+    seed: options.Seed = 0,
+    calibrate: options.Calibrate = False,
+    out: Out = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON lines with llama-bench's names instead of a table.")
+    ] = False,
+    device: Device = "cpu",
+    dry_run: DryRun = False,
+) -> None:
+    """Measure time and memory of variants and models against torch's fused attention with a key/value cache.
+
+    A form that disagrees with the definition at the very shape has no figure. The same command goes on where it stopped.
+    """
+    from termwise.bench.config import BenchConfig, default_folder, parse_lengths
+
+    if calibrate:
+        _calibrate(variants, out, as_json=as_json, dry_run=dry_run, threads=threads)
+        return
+    asked: dict[str, Any] = {
+        "variants": tuple(variants or ()), "lengths": parse_lengths(lengths), "heads": heads, "kv_heads": kv_heads,
+        "key_width": key_width, "value_width": value_width, "batch": batch, "dtype": dtype, "threads": threads,
+        "repeats": repeats, "measures": tuple(m.strip() for m in measures.split(",")) if measures else (), "seed": seed,
+        "device": device,
+    }  # fmt: skip
+    config = BenchConfig(**asked)
+    from termwise.bench.run import describe, json_lines, run_bench
+    from termwise.study.opening import reserved
+
+    if dry_run:
+        _print(describe(config), as_json)
+        return
+    folder = out or default_folder(config)
+    with reserved(folder, "bench"):
+        run_bench(config, folder, arguments=_given(context_of_call), console=_progress_console())
+        _finish(folder, as_json, lines=json_lines(folder))
+
+
+@app.command()
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders.", show_default=False)],
     lang: Annotated[str, typer.Option(help="Language of the page.")] = "en",
@@ -324,6 +376,22 @@ def variants(
         _print(listing.one_variant(name, width, length), as_json, table=listing.text)
 
 
+def _calibrate(variants: list[str] | None, out: Path | None, *, as_json: bool, dry_run: bool, threads: int) -> None:
+    """`termwise bench --calibrate`: measure, keep, say."""
+    from termwise.bench import calibrate
+    from termwise.study.opening import reserved
+
+    if variants:
+        raise ValueError(f"--calibrate measures the machine, not {', '.join(variants)}; run it alone")
+    if dry_run:
+        _print(calibrate.describe(), as_json)
+        return
+    folder = out or calibrate.default_folder(threads)
+    with reserved(folder, "bench"):
+        told = calibrate.run_calibration(folder, threads=threads, console=_progress_console())
+        _finish(folder, as_json, lines=told.as_json())
+
+
 def _given(call: typer.Context) -> dict[str, Any]:
     """The arguments of this command that were given, as run.json keeps them."""
     found = {}
@@ -341,8 +409,8 @@ def _progress_console() -> Console:
     return Console(stderr=True)
 
 
-def _finish(folder: Path, as_json: bool, lang: str = "en", **more: Any) -> None:
-    """Write the page, and print the end of a command."""
+def _finish(folder: Path, as_json: bool, lang: str = "en", lines: str | None = None, **more: Any) -> None:
+    """Write the page, and print the end of a command; `lines` is what --json prints in place of the records."""
     from rich.console import Console
 
     from termwise.report import page, terminal
@@ -354,6 +422,9 @@ def _finish(folder: Path, as_json: bool, lang: str = "en", **more: Any) -> None:
             raise
         path = None
         typer.echo(f"termwise: no page was written: {error}", err=True)
+    if as_json and lines is not None:
+        typer.echo(lines, nl=False)
+        return
     if as_json:
         from termwise.study.measures import as_json as records_as_json
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from termwise.report import bench_page
+from termwise.report.bench_view import bench_view
 from termwise.report.read import read
 from termwise.report.sections import sections, text_name
 from termwise.report.verdict import summary
@@ -23,26 +25,33 @@ def write(folder: str | Path, *, lang: str = "en") -> Path:
     there, and where the extra packages are not installed. The page is replaced whole or not at all.
     """
     say = words(lang)
-    shown = view(read(folder))
+    reading = read(folder)
     path = Path(folder) / "index.html"
-    atomic_write_text(path, render(shown, say))
+    is_bench = reading.run["command"] == "bench"
+    text = rendered(bench_page.parts(bench_view(reading), say), say) if is_bench else render(view(reading), say)
+    atomic_write_text(path, text)
     return path
 
 
 def render(shown: View, say: Words) -> str:
-    """The page as text."""
+    """The page of a study as text."""
+    parts = {
+        "view": shown, "kicker": say("kicker"), "title": title(shown, say), "progress": progress(shown, say),
+        "summary": summary(shown, say), "sections": sections(shown, say),
+    }  # fmt: skip
+    return rendered(parts, say)
+
+
+def rendered(parts: dict[str, Any], say: Words) -> str:
+    """A page of these parts: view, kicker, title, progress, summary, sections."""
     figures, jinja2 = _tools()
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     template = environment.get_template("page.html.j2")
     return template.render(
+        **parts,
         say=say,
-        view=shown,
-        title=title(shown, say),
-        progress=progress(shown, say),
-        summary=summary(shown, say),
-        sections=sections(shown, say),
         svg=lambda figure: jinja2.utils.markupsafe.Markup(figures.svg(figure.specification, figure.key)),
         css=jinja2.utils.markupsafe.Markup((HERE / "page.css").read_text(encoding="utf-8")),
     )

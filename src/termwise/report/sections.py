@@ -8,6 +8,7 @@ from typing import Any
 
 from termwise.report import figures, tables
 from termwise.report.blocks import Block, Facts, Lines, Section
+from termwise.report.read import Reading
 from termwise.report.view import View
 from termwise.report.words import Words
 
@@ -22,12 +23,14 @@ _DATA: tuple[str, ...] = (
     "train_bytes",
 )
 _DATA += ("held_out_tokens", "held_out_documents", "held_out_bytes")
+# What stands without an option's name on the command line, by command.
+POSITIONAL = {"evaluate": "models", "bench": "variants"}
 Pair = tuple[str, tuple[str, ...], bool]
 
 
 def sections(view: View, say: Words) -> list[Section]:
     """Every section that has something to say, below the verdict."""
-    made = (_question, _result, _cost, _variants, _problems, _method, _threats)
+    made = (_question, _result, _cost, _variants, _problems, _about_run, _threats)
     return [section for make in made if (section := make(view, say)).blocks]
 
 
@@ -140,8 +143,13 @@ def _problems(view: View, say: Words) -> Section:
     return Section("problems", say("problems.title"), tuple(blocks) if view.variants or left_out else ())
 
 
-def _method(view: View, say: Words) -> Section:
-    run, records = view.reading.run, view.reading.records
+def _about_run(view: View, say: Words) -> Section:
+    return method(view.reading, say)
+
+
+def method(reading: Reading, say: Words) -> Section:
+    """How the records came to be: command, versions, machine, forms."""
+    run, records = reading.run, reading.records
     pairs: list[Pair] = [(say("method.command"), (command_line(run),), True)]
     for key in ("run_id", "created"):
         if run.get(key):
@@ -162,21 +170,22 @@ def _method(view: View, say: Words) -> Section:
 
 
 def command_line(run: dict[str, Any]) -> str:
-    """The command that made the run, ready to be pasted: positional arguments stand under "data" in run.json.
+    """The command that made the run, ready to be pasted.
 
     >>> command_line({"command": "study", "arguments": {"data": ["a b.txt"], "seeds": 3, "dry_run": False}})
     "termwise study 'a b.txt' --seeds 3"
     """
     arguments = run.get("arguments")
     arguments = arguments if isinstance(arguments, dict) else {}
-    positional = arguments.get("data") or []
+    first = POSITIONAL.get(str(run.get("command")), "data")
+    positional = arguments.get(first) or []
     parts = [
         "termwise",
         str(run.get("command", "")),
         *map(str, positional if isinstance(positional, list) else [positional]),
     ]
     for name, value in arguments.items():
-        if name == "data" or value is None or value is False:
+        if name == first or value is None or value is False:
             continue
         parts.append("--" + name.replace("_", "-"))
         if value is not True:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from termwise.report import tables, verdict
+from termwise.report import bench_page, bench_tables, tables, verdict
+from termwise.report.bench_view import BenchView, bench_view
 from termwise.report.blocks import Cell
 from termwise.report.page import progress, title
 from termwise.report.read import read
@@ -30,7 +31,10 @@ def summary(folder: str | Path, *, lang: str = "en") -> Group:
     from rich.text import Text
 
     say = words(lang)
-    shown = view(read(folder))
+    reading = read(folder)
+    if reading.run["command"] == "bench":
+        return _bench(bench_view(reading), Path(folder), say)
+    shown = view(reading)
     told = verdict.summary(shown, say)
     head = Text(title(shown, say), style="bold")
     if shown.is_demonstration:
@@ -42,6 +46,24 @@ def summary(folder: str | Path, *, lang: str = "en") -> Group:
     page = Path(folder) / "index.html"
     opened = [Text(say("terminal.open", path=page), style="bold")] if page.exists() else []
     return Group(*parts, *body, *_problems(shown, say), *opened)
+
+
+def _bench(shown: BenchView, folder: Path, say: Words) -> Group:
+    """The end of a benchmark: crossings, one table a measure, what is missing."""
+    from rich.console import Group
+    from rich.text import Text
+
+    parts = bench_page.parts(shown, say)
+    told = parts["summary"]
+    head = [Text(parts["title"], style="bold"), Text(told.headline), *(Text(line) for line in told.lines)]
+    tables = [_table(table) for table in bench_tables.brief(shown, say)]
+    missing = [
+        Text(f"{problem.variant}, {problem.measure} at {problem.length:,}: {problem.reason}", style=_TONES["flag"])
+        for problem in shown.problems[:MOST_PROBLEMS]
+    ]
+    page = folder / "index.html"
+    opened = [Text(say("terminal.open", path=page), style="bold")] if page.exists() else []
+    return Group(*head, *tables, *missing, *opened)
 
 
 def _table(brief: tables.Table) -> Table:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from termwise.report.english import ENGLISH
+from termwise.report.english_bench import ENGLISH_BENCH
 
-_TABLES = {"en": ENGLISH}
+_TABLES = {"en": ENGLISH | ENGLISH_BENCH}
 LANGUAGES = tuple(_TABLES)
 
 

@@ -1,0 +1,1 @@
+"""`termwise bench`: time and memory against torch's fused attention with a key/value cache, as records."""

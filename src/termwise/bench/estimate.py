@@ -1,0 +1,68 @@
+"""About how long a benchmark takes, said before it starts. Rough on purpose: operations over a plausible speed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from termwise.bench.config import BenchConfig
+
+if TYPE_CHECKING:
+    from termwise.bench.run import Group, Subject
+
+SPEED = 3e10  # operations a second and thread
+PER_CALL = 2e-4  # seconds of a step that does next to nothing
+PROCESS = 5.0  # seconds of a fresh process that imports torch
+FIXED = 2.0  # seconds of a group: tensors, comparison with the definition
+
+
+def estimated_seconds(config: BenchConfig, groups: Sequence[Group], subjects: Sequence[Subject]) -> float:
+    """Seconds of the groups of rows that are left."""
+    return sum(_group(config, group) for group in groups)
+
+
+def _group(config: BenchConfig, group: Group) -> float:
+    from termwise.bench.decode import STRETCH
+
+    heads, width, length = config.batch * config.heads, config.key_width + config.value_width, group.length
+    speed = SPEED * config.threads
+    quadratic = heads * width * length**2 / speed
+    linear = [_features(config, name) * 4 * config.value_width * heads / speed for name in group.names]
+    rounds = config.repeats + 1
+    if group.measure == "prefill":
+        return FIXED + rounds * (quadratic + sum(min(2 * quadratic, length * one) for one in linear))
+    if group.measure == "decode":
+        steps = STRETCH * rounds * (sum(linear) + heads * width * 2 * length / speed + PER_CALL * (1 + len(linear)))
+        return FIXED + steps + length * sum(linear)
+    if group.measure == "memory":
+        return (1 + len(linear)) * PROCESS + quadratic + length * sum(linear)
+    if group.measure == "training":
+        return FIXED + rounds * 4 * (quadratic * (1 + 2 * len(linear)) + length * sum(linear))
+    return FIXED + STRETCH * rounds * (1 + len(linear)) * 5 * PER_CALL + 1e-3 * length
+
+
+def _features(config: BenchConfig, name: str) -> int:
+    from termwise.attention.catalogue import catalogue
+    from termwise.attention.monomials import total_width
+    from termwise.attention.state import stored_orders
+
+    try:
+        return total_width(config.key_width, stored_orders(catalogue.variant(name).spec))
+    except ValueError:  # a model folder
+        return 0
+
+
+def in_words(seconds: float) -> str:
+    """A time as people read it.
+
+    >>> in_words(0.00123), in_words(75)
+    ('1.23 ms', '1 min 15 s')
+    """
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.0f} µs"
+    if seconds < 1:
+        return f"{seconds * 1e3:.3g} ms"
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

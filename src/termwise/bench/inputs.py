@@ -1,0 +1,98 @@
+"""The tensors that are measured: seeded, with scores of spread about one, and whatever else a spec declares.
+
+Shapes: B batch, T tokens, H query heads, G kv heads, d key width, e value width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from termwise.attention.forms import choose_form
+from termwise.attention.spec import AttentionSpec
+from termwise.bench.config import BenchConfig
+from termwise.models.devices import named_dtype, usable_device
+
+PER_TOKEN = ("query", "key", "value", "input_gate", "output_gate", "log_decay")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Everything of the measured tensors but their length."""
+
+    batch: int
+    heads: int
+    kv_heads: int
+    key_width: int
+    value_width: int
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(cls, config: BenchConfig) -> Shape:
+        """The shape a configuration asks for. ValueError for a device that is not here."""
+        dtype = named_dtype(config.dtype)
+        assert dtype is not None
+        return cls(
+            config.batch, config.heads, config.kv_heads, config.key_width, config.value_width, dtype,
+            usable_device(config.device),
+        )  # fmt: skip
+
+
+def tensors(spec: AttentionSpec, shape: Shape, length: int, seed: int = 0) -> dict[str, Any]:
+    """Arguments of `attend` but the spec: query (B, T, H, d), key and value (B, T, G, .), gates, decay, parameters."""
+    make = torch.Generator().manual_seed(seed)
+
+    def normal(*sizes: int) -> Tensor:
+        return torch.randn(*sizes, generator=make)
+
+    heads, kv_heads, width = shape.heads, shape.kv_heads, shape.value_width
+    per_key = (shape.batch, length, kv_heads)
+    found: dict[str, Any] = {
+        "query": normal(shape.batch, length, heads, shape.key_width),
+        "key": normal(*per_key, shape.key_width),
+        "value": normal(*per_key, width),
+    }
+    if spec.input_gate is True:
+        found["input_gate"] = torch.sigmoid(normal(*per_key))
+    if spec.output_gate is not None:
+        found["output_gate"] = torch.sigmoid(normal(shape.batch, length, heads))
+    if spec.log_decay:
+        found["log_decay"] = -torch.nn.functional.softplus(normal(*per_key) - 4)
+    found = {name: tensor.to(shape.device, shape.dtype) for name, tensor in found.items()}
+    parameters = _parameters(spec, shape, length, make)
+    return found | ({"parameters": parameters} if parameters else {})
+
+
+def _parameters(spec: AttentionSpec, shape: Shape, length: int, make: torch.Generator) -> dict[str, Tensor]:
+    """Learned tensors as they are before training: weights one, biases zero, scores random."""
+    sizes = {"heads": shape.heads, "kv_heads": shape.kv_heads}
+    found = {}
+    for name, axes in spec.parameters(shape.value_width).items():
+        size = [sizes[axis] if isinstance(axis, str) else axis for axis in axes]
+        found[name] = torch.zeros(size) if "bias" in name else torch.ones(size)
+    if spec.needs_running_gate:
+        found["running_gate_score"] = torch.randn(shape.batch, length, shape.kv_heads, generator=make)
+    return {name: tensor.to(shape.device) for name, tensor in found.items()}
+
+
+def piece(given: dict[str, Any], start: int, stop: int) -> dict[str, Any]:
+    """The same arguments for the tokens start..stop-1."""
+    found = {name: value[:, start:stop] if name in PER_TOKEN else value for name, value in given.items()}
+    if "parameters" in given:
+        found["parameters"] = {
+            name: value[:, start:stop] if name == "running_gate_score" else value
+            for name, value in given["parameters"].items()
+        }
+    return found
+
+
+def form_of(spec: AttentionSpec, shape: Shape, length: int, *, depth: int = 0) -> tuple[str, str]:
+    """The form `attend` takes for `length` tokens after `depth` earlier ones, and why."""
+    return choose_form(
+        spec, num_queries=length, num_keys=length, key_width=shape.key_width, value_width=shape.value_width,
+        has_state=depth > 0, has_decay=spec.log_decay, heads=shape.batch * shape.heads,
+    )  # fmt: skip

@@ -1,0 +1,111 @@
+"""The page of a benchmark: crossings first, then figures, tables, the machine, what is missing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from termwise.report import bench_figures, bench_tables
+from termwise.report import bench_units as units
+from termwise.report.bench_view import BASELINE, MACHINE, MEASURES, BenchView, Series
+from termwise.report.blocks import Block, Facts, Lines, Section
+from termwise.report.sections import method
+from termwise.report.verdict import Summary
+from termwise.report.words import Words
+
+
+def parts(view: BenchView, say: Words) -> dict[str, Any]:
+    """What the template is given: view, kicker, title, progress, summary, sections."""
+    return {
+        "view": view, "kicker": say("bench.kicker"), "title": title(view, say), "progress": progress(view, say),
+        "summary": summary(view, say), "sections": sections(view, say),
+    }  # fmt: skip
+
+
+def title(view: BenchView, say: Words) -> str:
+    """What is compared."""
+    if not view.names:
+        return say("bench.title.none")
+    return say.plural("bench.title", len(view.names), variant=view.names[0])
+
+
+def progress(view: BenchView, say: Words) -> str:
+    """How far a benchmark is; empty once every row that was begun has its figure."""
+    rows = [record for one in view.series if one.variant != BASELINE for record in one.main.values()]
+    lengths = view.reading.setting("lengths", [])
+    missing = [n for n in lengths if isinstance(n, int) and n not in {r.subject["length"] for r in rows}]
+    if not rows or not missing:
+        return ""
+    return say("bench.unfinished", done=len(view.lengths), planned=len(lengths))
+
+
+def summary(view: BenchView, say: Words) -> Summary:
+    """Where each subject passes the baseline, in sentences."""
+    compared = [one for measure in MEASURES for one in view.of(measure) if one.variant != BASELINE]
+    if not compared:
+        return Summary(say("bench.headline.empty"), (), ())
+    facts = [_fact(one, say) for one in compared if one.crossing and one.crossing.value and one.measure != "memory"]
+    longest = units.tokens(max(view.lengths))
+    headline = say("bench.headline.none", longest=longest)
+    if facts:
+        text = say.listing(facts[:3])
+        headline = say("bench.headline.some", facts=text[0].upper() + text[1:] if text[0] != "t" else text)
+    lines = [_sentence(one, say) for one in compared if one.ratio]
+    return Summary(headline, tuple(lines), ())
+
+
+def _fact(one: Series, say: Words) -> str:
+    assert one.crossing is not None
+    return say(f"bench.fact.{one.measure}", variant=one.label, length=f"{one.crossing.value:,.0f}")
+
+
+def _sentence(one: Series, say: Words) -> str:
+    longest = max(length for length, record in one.ratio.items() if record.value is not None)
+    crossing = say("bench.crosses.never", length=units.tokens(longest))
+    if one.crossing is not None and one.crossing.value is not None:
+        key = "bench.crosses" if bench_figures.is_inside(one) else "bench.crosses.always"
+        crossing = say(key, length=units.tokens(round(one.crossing.value)))
+    ratio = say("bench.times", value=units.digits(one.ratio[longest].value or 0.0))
+    key = "bench.line.memory" if one.measure == "memory" else "bench.line"
+    return say(
+        key, measure=say(f"bench.measure.{one.measure}"), variant=one.label, crossing=crossing,
+        longest=units.tokens(longest), ratio=ratio,
+    )  # fmt: skip
+
+
+def sections(view: BenchView, say: Words) -> list[Section]:
+    """Every section that has something to say, below the crossings."""
+    made = [
+        ("figures", bench_figures.figures(view, say)),
+        ("tables", bench_tables.measures(view, say)),
+        ("state", [bench_tables.state(view, say)]),
+        ("machine", [_machine(view, say), bench_tables.limits(view, say)]),
+        ("forms", [bench_tables.forms(view, say)]),
+        ("problems", [bench_tables.problems(view, say) or Lines((say("bench.problems.none"),))]),
+    ]
+    found = []
+    for key, blocks in made:
+        kept: tuple[Block, ...] = tuple(block for block in blocks if block is not None)  # type: ignore[misc]
+        if kept:
+            found.append(Section(key, say(f"bench.section.{key}"), kept))
+    return [*found, method(view.reading, say), _threats(say)]
+
+
+def _machine(view: BenchView, say: Words) -> Facts | None:
+    pairs = []
+    for metric in MACHINE:
+        record = view.machine.get(metric)
+        if record is not None and record.value is not None:
+            text = units.figure(record.value, record.unit)
+            if record.low is not None and record.high is not None:
+                text += f" [{units.figure(record.low, record.unit)}, {units.figure(record.high, record.unit)}]"
+            pairs.append((say(f"bench.machine.{metric}"), (text,), False))
+    return Facts(tuple(pairs)) if pairs else None
+
+
+def _threats(say: Words) -> Section:
+    keys = ("one_machine", "threads", "random", "quality", "interpolated")
+    return Section(
+        "threats",
+        say("bench.section.threats"),
+        (Lines(tuple(say(f"bench.threat.{key}") for key in keys), is_list=True),),
+    )

@@ -1,0 +1,173 @@
+"""The tables of a benchmark. A missing figure is the words "not measured" or "failed", never an empty cell."""
+
+from __future__ import annotations
+
+from termwise.report import bench_units as units
+from termwise.report.bench_view import BASELINE, MEASURES, BenchView, Series
+from termwise.report.blocks import Cell, Column, Table
+from termwise.report.words import Words
+from termwise.results import Record
+
+
+def measures(view: BenchView, say: Words) -> list[Table]:
+    """A table a measure: subjects down, lengths across."""
+    return [measure_table(measure, view, say) for measure in MEASURES if _series(view, measure)]
+
+
+def brief(view: BenchView, say: Words) -> list[Table]:
+    """The same for the terminal: a cell holds the median and the ratio."""
+    made = []
+    for measure in MEASURES:
+        series = _series(view, measure)
+        if not series:
+            continue
+        lengths = _lengths(series)
+        columns = (Column(say(f"bench.measure.{measure}")), *(Column(units.tokens(n), is_number=True) for n in lengths))
+        rows = tuple((Cell(name(one, say)), *(_brief_cell(one, n, say) for n in lengths)) for one in series)
+        made.append(Table("", columns, rows, _strong(series)))
+    return made
+
+
+def measure_table(measure: str, view: BenchView, say: Words) -> Table:
+    """One measure."""
+    series = _series(view, measure)
+    lengths = _lengths(series)
+    columns = (
+        Column(say("bench.column.subject")),
+        *(Column(say("bench.column.length", n=units.tokens(n)), is_number=True) for n in lengths),
+    )
+    rows = tuple(
+        (Cell(name(one, say), view.formulas.get(one.variant, "")), *(_cell(one, n, say) for n in lengths))
+        for one in series
+    )
+    return Table(say(f"bench.table.{measure}", n=128), columns, rows, _strong(series))
+
+
+def _series(view: BenchView, measure: str) -> list[Series]:
+    return [one for one in view.series if one.measure == measure]
+
+
+def _lengths(series: list[Series]) -> list[int]:
+    return sorted({length for one in series for length in one.main})
+
+
+def _strong(series: list[Series]) -> frozenset[int]:
+    return frozenset(place for place, one in enumerate(series) if one.variant == BASELINE)
+
+
+def name(series: Series, say: Words) -> str:
+    """What a series is called."""
+    return say("bench.sdpa") if series.variant == BASELINE else series.label
+
+
+def _cell(series: Series, length: int, say: Words) -> Cell:
+    record, ratio = series.main.get(length), series.ratio.get(length)
+    if record is None or record.value is None:
+        return _missing(record, say)
+    notes = []
+    if record.low is not None and record.high is not None:
+        notes.append(f"[{units.figure(record.low, record.unit)}, {units.figure(record.high, record.unit)}]")
+    if ratio is not None and ratio.value is not None:
+        notes.append(say("bench.times", value=units.digits(ratio.value)))
+    tone = "" if ratio is None or ratio.value is None else "lower" if ratio.value > 1 else ""
+    return Cell(units.figure(record.value, record.unit), " ".join(notes), tone)  # type: ignore[arg-type]
+
+
+def _brief_cell(series: Series, length: int, say: Words) -> Cell:
+    record, ratio = series.main.get(length), series.ratio.get(length)
+    if record is None or record.value is None:
+        return _missing(record, say)
+    times = "" if ratio is None or ratio.value is None else f" ({say('bench.times', value=units.digits(ratio.value))})"
+    is_ahead = ratio is not None and (ratio.value or 0) > 1
+    return Cell(units.figure(record.value, record.unit) + times, tone="lower" if is_ahead else "")
+
+
+def _missing(record: Record | None, say: Words) -> Cell:
+    status = "not_measured" if record is None else record.status
+    return Cell(say(f"status.{status}"), tone="flag" if status == "failed" else "missing")
+
+
+def state(view: BenchView, say: Words) -> Table | None:
+    """Live bytes beside the formula and a cache."""
+    columns = (
+        Column(say("bench.column.subject")),
+        Column(say("bench.column.at"), is_number=True),
+        *(Column(say(f"bench.column.{key}"), is_number=True) for key in ("state", "formula", "cache")),
+    )
+    rows = []
+    for variant in view.names:
+        for length in view.lengths:
+            found = [_of_either(view, metric, variant, length) for metric in ("state", "state_formula", "cache")]
+            live, formula, cache = (None if r is None else r.value for r in found)
+            if live is None or formula is None or cache is None:
+                continue
+            apart = abs(live / formula - 1) if formula else 0.0
+            note = say("bench.equal") if live == formula else say("bench.apart", share=say.share(apart))
+            cells = (Cell(units.size(live)), Cell(units.size(formula), note), Cell(units.size(cache)))
+            rows.append((Cell(variant), Cell(units.tokens(length)), *cells))
+    return Table(say("bench.table.state"), columns, tuple(rows)) if rows else None
+
+
+def _of_either(view: BenchView, metric: str, variant: str, length: int) -> Record | None:
+    found = (view.figure(metric, variant, measure, length) for measure in ("prefill", "decode"))
+    return next((record for record in found if record is not None), None)
+
+
+def limits(view: BenchView, say: Words) -> Table | None:
+    """Prefill beside the product peak, decode beside one read of the state."""
+    peak = view.machine.get("product_peak")
+    columns = (
+        Column(say("bench.column.subject")),
+        Column(say("bench.column.at"), is_number=True),
+        *(Column(say(f"bench.machine.{key}"), is_number=True) for key in ("share", "over_read", "single")),
+    )
+    rows = []
+    for variant in view.names:
+        for length in view.lengths:
+            speed = view.figure("prefill_operations", variant, "prefill", length)
+            read = view.figure("decode_over_read", variant, "decode", length)
+            single = view.figure("decode_single", variant, "decode", length)
+            if speed is None and read is None and single is None:
+                continue
+            share = speed.value / peak.value if speed and speed.value and peak and peak.value else None
+            told = [
+                None if share is None else say.share(share),
+                None if read is None or read.value is None else say("bench.times", value=units.digits(read.value)),
+                None if single is None or single.value is None else _with_bounds(single),
+            ]
+            cells = (Cell(text) if text else Cell(say("not_measured"), tone="missing") for text in told)
+            rows.append((Cell(variant), Cell(units.tokens(length)), *cells))
+    return Table(say("bench.machine.caption"), columns, tuple(rows)) if rows else None
+
+
+def _with_bounds(record: Record) -> str:
+    low, middle, high = (units.figure(v or 0.0, record.unit) for v in (record.low, record.value, record.high))
+    return f"{middle} [{low}, {high}]"
+
+
+def forms(view: BenchView, say: Words) -> Table | None:
+    """The form of every row and the reason of its choice."""
+    columns = tuple(Column(say(f"bench.column.{key}")) for key in ("subject", "measure", "at", "form", "why"))
+    rows = []
+    for one in view.series:
+        for length, record in sorted(one.main.items()):
+            if one.variant != BASELINE and record.form and record.status == "ok" and record.reason:
+                measure = say(f"bench.measure.{one.measure}")
+                texts = (one.label, measure, units.tokens(length), record.form, record.reason)
+                rows.append(tuple(Cell(text) for text in texts))
+    return Table(say("bench.form.caption"), columns, tuple(rows)) if rows else None
+
+
+def problems(view: BenchView, say: Words) -> Table | None:
+    """Rows without a figure."""
+    columns = tuple(Column(say(f"bench.column.{key}")) for key in ("subject", "measure", "at", "reason"))
+    rows = tuple(
+        (
+            Cell(missing.variant),
+            Cell(say(f"bench.measure.{missing.measure}")),
+            Cell(units.tokens(missing.length)),
+            Cell(missing.reason, say(f"status.{missing.status}"), "flag" if missing.status == "failed" else "missing"),
+        )
+        for missing in view.problems
+    )
+    return Table(say("bench.problems.caption"), columns, rows) if rows else None
