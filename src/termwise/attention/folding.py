@@ -8,6 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from termwise.attention.backends import loops_for
+from termwise.attention.backends.products import fold_into
+from termwise.attention.backends.tables import tables_of
 from termwise.attention.monomials import features
 from termwise.attention.state import FOLD, RESERVE, AttentionState, _pick, compress, num_recent
 
@@ -154,6 +157,14 @@ def _fold_moments(state: AttentionState, is_far: Tensor, anchor: Tensor | None) 
         faded = (state.fold_age - anchor).clamp(max=0).exp().to(mass.dtype)
         moments, mass, count = moments * faded[..., None, None], mass * faded[..., None], count * faded
     far = compress(state, is_far)
+    loops = loops_for(moments, mass, far.key, far.value, far.reference)
+    if loops is not None:
+        weight = _fold_weights(far, anchor, slice(None)).expand(*mass.shape[:2], -1)
+        if moments is state.moments:
+            moments, mass = moments.clone(), mass.clone()
+        flat = [t.flatten(0, 1) for t in (moments, mass, mapped_keys(state, far.key), far.value, weight)]
+        fold_into(loops, tables_of(state.spec, far.key.shape[3], mass.dtype), *flat)
+        return dataclasses.replace(state, moments=moments, mass=mass, decayed_count=count + weight.sum(dim=2))
     step = keys_at_a_time(state)
     for start in range(0, far.key.shape[2], step):
         part = slice(start, start + step)

@@ -213,7 +213,7 @@ class Polynomial(Kernel):
                     f"Polynomial: coefficients={self.coefficients!r}; all must be finite and the last one not zero"
                 )
 
-    @property
+    @functools.cached_property
     def dense(self) -> tuple[float, ...]:
         if isinstance(self.coefficients, Minimax):
             values: tuple[float, ...] = minimax_coefficients(self.orders, self.coefficients.radius)

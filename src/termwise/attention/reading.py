@@ -12,6 +12,9 @@ from math import comb
 import torch
 from torch import Tensor
 
+from termwise.attention.backends import Loops, loops_for
+from termwise.attention.backends.products import read_from, shared_coefficients
+from termwise.attention.backends.tables import tables_of
 from termwise.attention.folding import keys_at_a_time
 from termwise.attention.kernels import Exp
 from termwise.attention.monomials import features, multiplicities
@@ -289,11 +292,29 @@ class _Folded:
         return torch.einsum("bgrtd,bgd->bgrt", self.query, first)[..., None] * self.decay + self.count * self.offset
 
     def read(self, center: Tensor | None) -> tuple[Tensor, Tensor]:
-        """U and Z of the folded keys, so many queries at a time that their features stay few."""
+        """U and Z of the folded keys."""
+        loops = loops_for(self.query, self.state.moments, self.state.mass, self.offset, center)
+        weighted, mass = self._read_in_parts(center) if loops is None else self._read_compiled(loops, center)
+        return weighted * self.decay, mass * self.decay
+
+    def _read_compiled(self, loops: Loops, center: Tensor | None) -> tuple[Tensor, Tensor]:
+        moments, mass, spec = self.state.moments, self.state.mass, self.state.spec
+        assert moments is not None and mass is not None and spec.kernel.dense is not None
+        shape, query = self.query.shape, self.query.flatten(2, 3).flatten(0, 1)
+        tables = tables_of(spec, shape[-1], query.dtype)
+        coefficients = shared_coefficients(tables, query.dtype)
+        if center is not None and self.offset is not None:
+            shift = (self.offset - center).reshape(query.shape[0], 1, query.shape[1])
+            coefficients = torch.cat([recentred(spec.kernel.dense, shift, n) for n in range(coefficients.shape[1])], 1)
+        found = read_from(loops, tables, moments.flatten(0, 1), mass.flatten(0, 1), query, coefficients)
+        return found[0].view(*shape[:4], -1), found[1].view(*shape[:4], 1)
+
+    def _read_in_parts(self, center: Tensor | None) -> tuple[Tensor, Tensor]:
+        """So many queries at a time that their features stay few."""
         length, step = self.query.shape[3], max(1, keys_at_a_time(self.state) // self.query.shape[2])
         parts = [self._read(center, slice(start, start + step)) for start in range(0, length, step)]
         weighted, mass = (torch.cat(list(part), dim=3) for part in zip(*parts, strict=True))
-        return weighted * self.decay, mass * self.decay
+        return weighted, mass
 
     def _read(self, center: Tensor | None, part: slice) -> tuple[Tensor, Tensor]:
         moments, mass, dense = self.state.moments, self.state.mass, self.state.spec.kernel.dense

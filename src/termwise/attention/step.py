@@ -66,7 +66,10 @@ def attend_step(given: dict[str, Any]) -> tuple[Tensor, AttentionState | None] |
     state: AttentionState = given["initial_state"]
     if not _is_plain(given, state) or compiled_loops() is None:
         return None
-    state, ready = _ready(state)
+    found = _ready(state)
+    if found is None:
+        return None
+    state, ready = found
     token = _token(given, state)
     log_decay = state.age
     if token.log_decay is not None:
@@ -103,8 +106,8 @@ def _is_plain(given: dict[str, Any], state: AttentionState) -> bool:
         return False
     if any(given[name] is not None and not bool(given[name].all()) for name in ("key_mask", "query_mask")):
         return False
-    # A sequence without a key has no reference yet; a decay above 0 is an error.
-    return not bool((state.count == 0).any()) and (given["log_decay"] is None or not bool((given["log_decay"] > 0).any()))
+    # A decay above 0 is an error, which the general engine words.
+    return given["log_decay"] is None or not bool((given["log_decay"] > 0).any())
 
 
 def _same_scales(scale: float | None, state: AttentionState) -> bool:
@@ -114,12 +117,14 @@ def _same_scales(scale: float | None, state: AttentionState) -> bool:
     return state.scale == default and state.slot_scale == (d**-0.5 if state.spec.local else default)
 
 
-def _ready(state: AttentionState) -> tuple[AttentionState, Ready]:
-    """The state with a place for one more key, and its arrays."""
+def _ready(state: AttentionState) -> tuple[AttentionState, Ready] | None:
+    """The state with a place for one more key, and its arrays; None where a sequence has no key yet, so no reference."""
     room = state.room
     if room is not None and room.holds(state):
         if room.ready is not None and room.ready.serves(state):
             return state, room.ready
+    elif bool((state.count == 0).any()):
+        return None
     else:
         sinks = state.spec.local.sinks if state.spec.local else 0
         length = state.key.shape[2]
@@ -149,15 +154,15 @@ def _ready(state: AttentionState) -> tuple[AttentionState, Ready]:
 def _token(given: dict[str, Any], state: AttentionState) -> Token:
     dtype = state.key.dtype
     batch, kv_heads, _, d = state.key.shape
-    value, gate = given["value"].to(dtype), _input_gate(given, state)
+    value, gate = _in_type(given["value"], dtype), _input_gate(given, state)
     if gate is not None:
         value = value * gate[..., None]
     decay, running, output_gate = given["log_decay"], None, given["output_gate"]
     if state.running_total is not None:
         running = torch.logaddexp(state.running_total, given["parameters"]["running_gate_score"][:, 0].to(dtype))
     return Token(
-        query=_array(given["query"].to(dtype)).reshape(batch * kv_heads, -1, d),
-        key=_array(given["key"].to(dtype)).reshape(batch * kv_heads, d),
+        query=_array(_in_type(given["query"], dtype)).reshape(batch * kv_heads, -1, d),
+        key=_array(_in_type(given["key"], dtype)).reshape(batch * kv_heads, d),
         value=_array(value).reshape(batch * kv_heads, -1),
         log_decay=None if decay is None else decay[:, 0].double().clamp(min=FORGOTTEN),
         running=running,
@@ -196,7 +201,7 @@ def _outputs(
     )  # fmt: skip
     batch, kv_heads = state.key.shape[:2]
     if divides:
-        return out.view(batch, 1, kv_heads * group, -1).to(given["query"].dtype)
+        return _in_type(out.view(batch, 1, kv_heads * group, -1), given["query"].dtype)
     mass, count, peak = (torch.from_numpy(t).view(batch, kv_heads, group, 1, 1) for t in sums)
     weighing = Weighing(
         out.view(batch, kv_heads, group, 1, -1), mass, count if spec.has_tail else None, peak if spec.local else None
@@ -205,7 +210,7 @@ def _outputs(
     queries = Queries(weighing.weighted, state.count[:, None], None, token.output_gate, None)
     parameters = grouped_parameters(given["parameters"] or {}, kv_heads, state.key.dtype)
     finished = finish(spec, weighing, queries, _ONE_ROW, parameters, None, running)
-    return finished.view(batch, 1, kv_heads * group, -1).to(given["query"].dtype)
+    return _in_type(finished.view(batch, 1, kv_heads * group, -1), given["query"].dtype)
 
 
 def _decays(state: AttentionState, token: Token, log_decay: Tensor | None, heads: int) -> tuple[np.ndarray, np.ndarray]:
@@ -244,6 +249,11 @@ def _replaced(state: AttentionState, **changed: Any) -> AttentionState:
     new = object.__new__(AttentionState)
     new.__dict__.update(state.__dict__, **changed)
     return new
+
+
+def _in_type(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """`.to` takes its time even where it has nothing to do."""
+    return tensor if tensor.dtype == dtype else tensor.to(dtype)
 
 
 def _array(tensor: Tensor) -> np.ndarray:

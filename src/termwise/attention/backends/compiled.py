@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 import os
 import sys
@@ -65,7 +66,8 @@ def _compile(numba: Any, source: ModuleType, is_cached: bool) -> Loops:
     numba.config.CACHE_DIR = str(cache_folder() / "compiled")
     try:
         for name in _FUNCTIONS:
-            function = getattr(source, name)
+            # Checkers of shapes wrap every function of a package they watch.
+            function = inspect.unwrap(getattr(source, name))
             setattr(source, name, _jit(numba, function, is_cached))
     finally:
         numba.config.CACHE_DIR = before
