@@ -1,4 +1,4 @@
-"""Rows whose divisor cancels: what float32 cannot promise digits for."""
+"""What cancels: rows whose divisor does, so that float32 cannot promise their digits, and gradients that are zero by the algebra."""
 
 from __future__ import annotations
 
@@ -40,8 +40,19 @@ def _share(query: Tensor, key: Tensor, value: Tensor, spec, log_decay: Tensor | 
     a = torch.where(visible, log_a, torch.full_like(log_a, -torch.inf)).exp()
     slots = oracle._slots(spec, visible, visible[-1])
     near, far, _, count = oracle._weights(spec, query, key, None, query.shape[1], a, log_a, visible, slots)
-    weights = near + far
+    weights, count = near + far, count[:, 0]
     if isinstance(spec.normalizer, RowSum):
-        return weights.sum(dim=1).abs() / torch.maximum(weights.abs().sum(dim=1), count[:, 0])
+        return weights.sum(dim=1).abs() / torch.maximum(weights.abs().sum(dim=1), count)
     sizes = value.norm(dim=1)
-    return (weights @ value).norm(dim=1) / torch.maximum(weights.abs() @ sizes, a @ sizes)
+    mean_size = (a @ sizes) / a.sum(dim=1)
+    return (weights @ value).norm(dim=1) / torch.maximum(weights.abs() @ sizes, count * mean_size)
+
+
+def cancelling_gradients(spec) -> set[str]:
+    """The tensors handed in whose gradient is zero up to a norm's eps: a factor that the canonical spec does without."""
+    return {"output_gate"} if spec.output_gate and spec.canonical().output_gate is None else set()
+
+
+def is_forced(spec) -> bool:
+    """Whether weights of both signs share a row sum."""
+    return isinstance(spec.normalizer, RowSum) and getattr(spec.kernel, "allow_negative", False)
