@@ -16,7 +16,7 @@ from torch import Tensor
 from termwise.attention.call import Call
 from termwise.attention.folding import Keys, as_read, extend, fold, fold_target, keys_at_a_time
 from termwise.attention.reading import Queries, read
-from termwise.attention.recomputing import Inputs, Step, join, run_recomputing
+from termwise.attention.recomputing import Inputs, Outputs, Step, run_recomputing
 from termwise.attention.rows import RowCounts
 from termwise.attention.state import AttentionState
 
@@ -67,19 +67,20 @@ def _loop(
     length = keys.length if keys is not None else call.num_queries
     if 1 < size < length and torch.is_grad_enabled() and inputs.needs_grad:
         return run_recomputing(step, inputs, length, size, call.row_counts)
-    outputs = []
+    outputs = Outputs(length)
     for start in range(0, length, size):
         block = inputs.block(start, min(start + size, length))
-        out, state = step(state, block.keys, block.queries, call.parameters, call.row_counts)
-        outputs.append(out)
-    return join(outputs), state
+        is_ours = state.moments is not inputs.state.moments
+        out, state = step(state, block.keys, block.queries, call.parameters, call.row_counts, is_ours)
+        outputs.put(start, out)
+    return outputs.joined, state
 
 
 def _block(
     reference: Tensor | None, last_target: Tensor, state: AttentionState, keys: Keys | None, queries: Queries | None,
-    parameters: dict[str, Tensor], row_counts: RowCounts | None,
+    parameters: dict[str, Tensor], row_counts: RowCounts | None, is_ours: bool = False,
 ) -> tuple[Tensor | None, AttentionState]:  # fmt: skip
-    """New keys enter, their queries read, then far keys are folded."""
+    """New keys enter, their queries read, then far keys are folded (in place, if the moments are ours alone)."""
     assert keys is not None
     extended, out = extend(state, keys, reference), None
     if queries is not None:
@@ -87,7 +88,7 @@ def _block(
     window = state.spec.local.window if state.spec.local else 1
     # Within a call everything outside the window may go; the state that is handed back ends at the fixed positions.
     target = torch.minimum((extended.count - window + 1).clamp(min=0), last_target)
-    return out, fold(extended, torch.maximum(extended.boundary, target))
+    return out, fold(extended, torch.maximum(extended.boundary, target), is_ours)
 
 
 def _bidirectional(call: Call, size: int | None) -> tuple[Tensor, AttentionState | None]:
@@ -108,17 +109,17 @@ def _bidirectional(call: Call, size: int | None) -> tuple[Tensor, AttentionState
 
 def _take_in(
     reference: Tensor | None, state: AttentionState, keys: Keys | None, queries: Queries | None,
-    parameters: dict[str, Tensor], row_counts: RowCounts | None,
+    parameters: dict[str, Tensor], row_counts: RowCounts | None, is_ours: bool = False,
 ) -> tuple[None, AttentionState]:  # fmt: skip
     """New keys, folded at once."""
     assert keys is not None
     state = extend(state, keys, reference)
-    return None, fold(state, state.count)
+    return None, fold(state, state.count, is_ours)
 
 
 def _read_all(
     state: AttentionState, keys: Keys | None, queries: Queries | None,
-    parameters: dict[str, Tensor], row_counts: RowCounts | None,
+    parameters: dict[str, Tensor], row_counts: RowCounts | None, is_ours: bool = False,
 ) -> tuple[Tensor | None, AttentionState]:  # fmt: skip
     """Queries that see every key of the state, which stays as it is."""
     return None if queries is None else read(state, queries, parameters, row_counts), state

@@ -128,8 +128,11 @@ def fold_target(state: AttentionState) -> Tensor:
     return torch.maximum(state.boundary, due)
 
 
-def fold(state: AttentionState, target: Tensor) -> AttentionState:
-    """Keys of rank below `target` (B or 1,) moved from the buffer into the moments; sinks stay."""
+def fold(state: AttentionState, target: Tensor, is_ours: bool = False) -> AttentionState:
+    """Keys of rank below `target` (B or 1,) moved from the buffer into the moments; sinks stay.
+
+    `is_ours`: no other state holds these moments, so they may be added to in place.
+    """
     is_real = state.rank >= 0
     if not state.spec.is_constant_size:
         return compress(state, is_real)
@@ -137,7 +140,7 @@ def fold(state: AttentionState, target: Tensor) -> AttentionState:
     is_far = is_real & (state.rank < target[:, None]) & (state.rank >= sinks)
     if bool(is_far.any()):
         anchor = _anchor(state, target)
-        state = _fold_moments(state, is_far, anchor) if state.has_moments else state
+        state = _fold_moments(state, is_far, anchor, is_ours) if state.has_moments else state
         state = dataclasses.replace(state, fold_age=anchor)
     return compress(dataclasses.replace(state, boundary=target), is_real & ~is_far)
 
@@ -150,7 +153,7 @@ def _anchor(state: AttentionState, target: Tensor) -> Tensor | None:
     return torch.where(is_last.any(dim=1, keepdim=True), _pick(state.age, is_last), state.fold_age)
 
 
-def _fold_moments(state: AttentionState, is_far: Tensor, anchor: Tensor | None) -> AttentionState:
+def _fold_moments(state: AttentionState, is_far: Tensor, anchor: Tensor | None, is_ours: bool) -> AttentionState:
     assert state.moments is not None and state.mass is not None
     moments, mass, count = state.moments, state.mass, state.decayed_count
     if anchor is not None and state.fold_age is not None:
@@ -160,7 +163,7 @@ def _fold_moments(state: AttentionState, is_far: Tensor, anchor: Tensor | None) 
     loops = loops_for(moments, mass, far.key, far.value, far.reference)
     if loops is not None:
         weight = _fold_weights(far, anchor, slice(None)).expand(*mass.shape[:2], -1)
-        if moments is state.moments:
+        if moments is state.moments and not is_ours:
             moments, mass = moments.clone(), mass.clone()
         flat = [t.flatten(0, 1) for t in (moments, mass, mapped_keys(state, far.key), far.value, weight)]
         fold_into(loops, tables_of(state.spec, far.key.shape[3], mass.dtype), *flat)

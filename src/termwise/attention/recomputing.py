@@ -25,12 +25,9 @@ from termwise.attention.reading import Queries
 from termwise.attention.rows import RowCounts
 from termwise.attention.state import AttentionState
 
-# (state, keys, queries, parameters, row counts) -> (outputs, next state). Without keys nothing enters the state, without
-# queries nothing is read.
-Step = Callable[
-    [AttentionState, Keys | None, Queries | None, dict[str, Tensor], RowCounts | None],
-    tuple[Tensor | None, AttentionState],
-]
+# (state, keys, queries, parameters, row counts, whether the moments may be added to in place) -> (outputs, next state).
+# Without keys nothing enters the state, without queries nothing is read.
+Step = Callable[..., tuple[Tensor | None, AttentionState]]
 
 
 @dataclass(frozen=True)
@@ -83,10 +80,30 @@ def _floating(state: AttentionState) -> dict[str, Tensor]:
     return {name: t for name, t in state.tensors.items() if t.is_floating_point()}
 
 
-def join(outputs: Sequence[Tensor | None]) -> Tensor | None:
-    """Outputs of consecutive blocks along the queries; None where none are read."""
-    found = [out for out in outputs if out is not None]
-    return torch.cat(found, dim=3) if found else None
+class Outputs:
+    """Outputs (B, G, R, block, e) of consecutive blocks, in one tensor from the start unless gradients flow through them."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.whole: Tensor | None = None
+        self.parts: list[Tensor] = []
+
+    def put(self, start: int, out: Tensor | None) -> None:
+        if out is None:
+            return
+        if out.requires_grad or out.shape[3] == self.length:
+            self.parts.append(out)
+            return
+        batch, kv_heads, group, columns, e = out.shape
+        if self.whole is None:
+            # As `attend` hands it back: (B, T, H, e) without gaps.
+            self.whole = out.new_empty(batch, self.length, kv_heads, group, e).permute(0, 2, 3, 1, 4)
+        self.whole[:, :, :, start : start + columns] = out
+
+    @property
+    def joined(self) -> Tensor | None:
+        """None where nothing was read."""
+        return torch.cat(self.parts, dim=3) if self.parts else self.whole
 
 
 def run_recomputing(
@@ -121,8 +138,10 @@ class _Loop:
     def inputs(self, tensors: Sequence[Tensor]) -> Inputs:
         return self.shell.holding(dict(zip(self.names, tensors, strict=True)))
 
-    def run(self, block: Inputs, row_counts: RowCounts | None = None) -> tuple[Tensor | None, AttentionState]:
-        return self.step(block.state, block.keys, block.queries, block.parameters, row_counts)
+    def run(
+        self, block: Inputs, row_counts: RowCounts | None = None, is_ours: bool = False
+    ) -> tuple[Tensor | None, AttentionState]:
+        return self.step(block.state, block.keys, block.queries, block.parameters, row_counts, is_ours)
 
 
 class _Recomputing(torch.autograd.Function):
@@ -131,18 +150,19 @@ class _Recomputing(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, loop: _Loop, row_counts: RowCounts | None, *tensors: Tensor) -> tuple[Any, ...]:
         inputs = loop.inputs(tensors)
-        state, kept, outputs = inputs.state, [], []
+        state, kept, outputs = inputs.state, [inputs.state], Outputs(loop.bounds[-1][1])
         for i, bounds in enumerate(loop.bounds):
             if i and i % loop.segment == 0:
                 kept.append(state)
-            out, state = loop.run(dataclasses.replace(inputs.block(*bounds), state=state), row_counts)
-            outputs.append(out)
+            is_ours = state.moments is not kept[-1].moments
+            out, state = loop.run(dataclasses.replace(inputs.block(*bounds), state=state), row_counts, is_ours)
+            outputs.put(bounds[0], out)
         # From the first block on every state has the fields of the last one.
         ctx.loop, ctx.shell, ctx.names = loop, _shell(state), tuple(state.tensors)
         ctx.floating = [("state", name) for name in _floating(state)]
-        ctx.save_for_backward(*tensors, *(t for s in kept for t in s.tensors.values()))
+        ctx.save_for_backward(*tensors, *(t for s in kept[1:] for t in s.tensors.values()))
         ctx.autocast = _autocast(tensors[0].device.type)
-        return join(outputs), state, *_floating(state).values()
+        return outputs.joined, state, *_floating(state).values()
 
     @staticmethod
     @once_differentiable
