@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 from termwise.attention.backends import loops_for
 from termwise.attention.backends.products import fold_into
 from termwise.attention.backends.tables import tables_of
+from termwise.attention.growth import room_behind
 from termwise.attention.monomials import features
 from termwise.attention.state import FOLD, RESERVE, AttentionState, _pick, compress, num_recent
 
@@ -75,11 +77,23 @@ def extend(state: AttentionState, keys: Keys, reference: Tensor | None) -> Atten
         new["running_gate"] = torch.cat([state.running_gate, running], dim=2)
         new["running_total"] = running[..., -1]
     rows = max(state.rank.shape[0], keys.rank.shape[0])
-    new["rank"] = torch.cat([state.rank.expand(rows, -1), keys.rank.expand(rows, -1)], dim=1)
-    new["key"] = _joined(state.key, keys.key)
-    new["value"] = _joined(state.value, keys.value)
     new["boundary"] = state.boundary.expand(rows)
-    return dataclasses.replace(state, **new)  # type: ignore[arg-type]
+    return dataclasses.replace(state, **new, **_buffered(state, keys, rows))  # type: ignore[arg-type]
+
+
+def _buffered(state: AttentionState, keys: Keys, rows: int) -> dict[str, Any]:
+    """Key, value and rank of a buffer with the new keys behind its own. A cache that grows token by token is not copied each time."""
+    is_single = keys.length == 1 and not state.spec.is_constant_size and rows == state.rank.shape[0]
+    if is_single and not any(t.requires_grad for t in (state.key, state.value, keys.key, keys.value)):
+        length = state.key.shape[2]
+        room = room_behind(state, length + max(FOLD, length // 4))
+        room.append(keys.key, keys.value, keys.rank)
+        return {"room": room, **room.upto(room.used)}
+    return {
+        "key": _joined(state.key, keys.key),
+        "value": _joined(state.value, keys.value),
+        "rank": torch.cat([state.rank.expand(rows, -1), keys.rank.expand(rows, -1)], dim=1),
+    }
 
 
 def as_read(before: AttentionState, keys: Keys, extended: AttentionState) -> tuple[AttentionState, Tensor | None]:

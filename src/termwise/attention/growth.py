@@ -39,6 +39,8 @@ class Room:
             and state.rank.data_ptr() == self.rank.data_ptr()
             and state.key.shape[:2] == self.key.shape[:2]
             and state.key.stride() == self.key.stride()
+            # torch lets nobody write into a tensor of inference mode outside of it.
+            and (torch.is_inference_mode_enabled() or not self.key.is_inference())
         )
 
     def owns(self, tensor: Tensor) -> bool:
@@ -51,6 +53,15 @@ class Room:
             "value": self.value.narrow(2, 0, length),
             "rank": self.rank.narrow(1, 0, length),
         }
+
+    def append(self, key: Tensor, value: Tensor, rank: Tensor) -> None:
+        """One key and value (B, G, 1, .) and its rank (B or 1, 1) in the next place."""
+        place = slice(self.used, self.used + 1)
+        # `.data` has a version counter of its own: a graph that saved the earlier places does not see them changed.
+        self.key.data[:, :, place] = key
+        self.value.data[:, :, place] = value
+        self.rank.data[:, place] = rank
+        self.used += 1
 
 
 def room_behind(state: AttentionState, places: int) -> Room:

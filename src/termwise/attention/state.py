@@ -318,7 +318,7 @@ def compress(state: AttentionState, keep: Tensor) -> AttentionState:
     """The buffer reduced to the slots `keep` (B or 1, L), in order, empty slots in front where sequences differ."""
     length = int(keep.sum(dim=1).max()) if keep.numel() else 0
     if length == keep.shape[1]:
-        return dataclasses.replace(state, rank=torch.where(keep, state.rank, -1))
+        return state if bool(keep.all()) else dataclasses.replace(state, rank=torch.where(keep, state.rank, -1))
     if length == 0:
         slots = keep.new_zeros(keep.shape[0], 0, dtype=torch.int64)
     else:
