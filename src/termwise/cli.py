@@ -378,17 +378,17 @@ def variants(
 
 def _calibrate(variants: list[str] | None, out: Path | None, *, as_json: bool, dry_run: bool, threads: int) -> None:
     """`termwise bench --calibrate`: measure, keep, say."""
-    from termwise.bench import calibrate
+    from termwise.bench.calibrate import default_folder, describe_calibration, run_calibration
     from termwise.study.opening import reserved
 
     if variants:
         raise ValueError(f"--calibrate measures the machine, not {', '.join(variants)}; run it alone")
     if dry_run:
-        _print(calibrate.describe(), as_json)
+        _print(describe_calibration(), as_json)
         return
-    folder = out or calibrate.default_folder(threads)
+    folder = out or default_folder(threads)
     with reserved(folder, "bench"):
-        told = calibrate.run_calibration(folder, threads=threads, console=_progress_console())
+        told = run_calibration(folder, threads=threads, console=_progress_console())
         _finish(folder, as_json, lines=told.as_json())
 
 

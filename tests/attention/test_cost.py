@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -10,9 +11,10 @@ from math import comb
 import pytest
 import torch
 
-from termwise.attention.cost import cost, crossing_length
+from termwise.attention.cost import TERMS, Work, chunked_terms, cost, parallel_terms, predicted_seconds
 from termwise.attention.forms import attend, choose_form
 from termwise.attention.kernels import Polynomial
+from termwise.attention.machine import Machine, machine_file, this_machine
 from termwise.attention.spec import AttentionSpec
 from tests.attention.compare import close, equal, holds
 from tests.attention.slicing import tokens
@@ -123,17 +125,6 @@ def test_which_form_auto_takes():
         "parallel",
         "fused attention knows no decay",
     )
-    crossing = crossing_length(spec_of("based"), 64, 64)
-    equal(
-        choose_form(spec_of("based"), num_queries=crossing, num_keys=crossing, **sizes)[0],
-        "parallel",
-        "at the crossing",
-    )
-    equal(
-        choose_form(spec_of("based"), num_queries=crossing + 1, num_keys=crossing + 1, **sizes)[0],
-        "chunked",
-        "above it",
-    )
     equal(
         choose_form(spec_of("based"), num_queries=1, num_keys=1, has_state=True, **sizes)[0],
         "recurrent",
@@ -141,6 +132,89 @@ def test_which_form_auto_takes():
     )
     for name in ("softmax", "based", "elu1"):
         holds(len(choose_form(spec_of(name), num_queries=9, num_keys=9, **sizes)[1]) > 20, "with a reason in words")
+
+
+def planted(**seconds: float) -> Machine:
+    return Machine(dict.fromkeys(TERMS, 0.0) | seconds, source="planted")
+
+
+def test_the_choice_follows_the_constants():
+    """A second for a score and a second for a number read from the state: chunks win where a query meets fewer numbers."""
+    spec, machine = spec_of("taylor:0..2"), planted(parallel_scores=1.0, reads=1.0)
+    sizes = {"key_width": 4, "value_width": 2, "machine": machine}
+    # 3 passes over T^2 scores against 15 features x 3 numbers for each of T queries: even at T = 15.
+    for length, expected in ((14, "parallel"), (15, "parallel"), (16, "chunked"), (99, "chunked")):
+        form, why = choose_form(spec, num_queries=length, num_keys=length, **sizes)
+        equal(form, expected, f"{length} keys")
+        work = Work(length, length, 1, 1, 4, 2)
+        for terms in (parallel_terms(spec, work), chunked_terms(spec, work)):
+            holds(f"{predicted_seconds(terms, machine.seconds):.3g} s" in why, f"{why} names both predictions")
+
+
+def test_the_choice_counts_what_a_call_does():
+    spec = spec_of("taylor:0..2@mean+w64s4")
+    plain = Work(1000, 1000, heads=8, kv_heads=2, key_width=16, value_width=8)
+    for terms in (parallel_terms, chunked_terms):
+        base = terms(spec, plain)
+        holds(set(base) <= set(TERMS), "every term has a constant")
+        for change in ({"heads": 16}, {"num_queries": 2000}, {"key_width": 17}, {"value_width": 9}):
+            more = terms(spec, dataclasses.replace(plain, **change))
+            holds(sum(more.values()) > sum(base.values()), f"{terms.__name__}: {change} costs more")
+    width = comb(16 + 2, 2) * 9
+    equal(parallel_terms(spec, plain)["reads"], 0, "no state is read")
+    equal(
+        parallel_terms(spec, dataclasses.replace(plain, has_state=True))["reads"],
+        1000 * 8 * width,
+        "a read a query head",
+    )
+    equal(
+        parallel_terms(spec, dataclasses.replace(plain, hands_back=True))["folds"], 1000 * 2 * width, "a fold a kv head"
+    )
+    equal(chunked_terms(spec, plain)["chunked_blocks"], 16, "blocks of 64")
+
+
+def test_so_many_scores_are_never_made_at_once():
+    """However cheap: their memory is bounded."""
+    machine = planted(reads=1.0)
+    sizes = {"key_width": 64, "value_width": 64, "machine": machine}
+    for length, heads, expected in (
+        (8192, 4, "parallel"),
+        (8192, 5, "chunked"),
+        (2**14, 1, "parallel"),
+        (2**15, 1, "chunked"),
+    ):
+        form, why = choose_form(spec_of("taylor:0..2"), num_queries=length, num_keys=length, heads=heads, **sizes)
+        equal(form, expected, f"{length} keys, {heads} heads")
+        holds(("GiB" in why) == (expected == "chunked"), why)
+
+
+def test_constants_of_a_machine_are_kept_and_read_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("TERMWISE_CACHE", str(tmp_path / "cache"))
+    this_machine.cache_clear()
+    equal(this_machine(), Machine(), "the usual constants before any calibration")
+    machine = planted(reads=3.0)
+    machine.save(machine_file(), cpu="some cpu")
+    equal(machine_file().is_relative_to(tmp_path), True, "in the folder that is named")
+    equal(dict(this_machine().seconds), dict(machine.seconds), "round trip")
+    holds("measured" in this_machine().source, "and it says where from")
+    this_machine.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "[]", '{"schema": 2, "seconds": {}}', '{"schema": 1, "seconds": {"reads": 1}}',
+     json.dumps({"schema": 1, "seconds": dict.fromkeys(TERMS, 0.0) | {"reads": -1}}),
+     json.dumps({"schema": 1, "seconds": dict.fromkeys(TERMS, 0.0) | {"reads": "1"}})],
+)  # fmt: skip
+def test_damaged_constants_are_left_aside_aloud(tmp_path, monkeypatch, caplog, content):
+    monkeypatch.setenv("TERMWISE_CACHE", str(tmp_path))
+    machine_file().write_text(content)
+    this_machine.cache_clear()
+    equal(this_machine(), Machine(), "the usual constants")
+    equal(this_machine(), Machine(), "read once")
+    equal(len(caplog.records), 1, "said once")
+    holds("--calibrate" in caplog.text and str(machine_file()) in caplog.text, caplog.text)
+    this_machine.cache_clear()
 
 
 CHILD = """

@@ -46,18 +46,6 @@ class Call:
     def num_keys(self) -> int:
         return self.keys.length
 
-    @property
-    def needs_grad(self) -> bool:
-        tensors = [
-            self.queries.query,
-            self.keys.key,
-            self.keys.value,
-            self.keys.log_decay,
-            self.queries.gate,
-            self.keys.running_score,
-        ]
-        return any(t is not None and t.requires_grad for t in tensors)
-
     def restore(self, out: Tensor) -> Tensor:
         """(B, G, R, T, e) -> (B, T, H, e) in the query's type."""
         return out.permute(0, 3, 1, 2, 4).flatten(2, 3).to(self.dtype)
@@ -124,7 +112,8 @@ def prepare(
         has_decay = log_decay is not None or (initial_state is not None and initial_state.age is not None)
         name, _ = choose_form(
             spec, num_queries=num_queries, num_keys=num_keys, key_width=key_width, value_width=value_width, causal=causal,
-            has_state=initial_state is not None, has_decay=has_decay, heads=batch * heads,
+            has_state=initial_state is not None, has_decay=has_decay, heads=batch * heads, kv_heads=batch * kv_heads,
+            output_final_state=output_final_state,
         )  # fmt: skip
     # The long series is wider than float32: exp(89) is beyond it, and one key's infinity would reach rows that do not see it.
     is_wide = query.dtype == torch.float64 or name == "reference" or getattr(spec.kernel, "is_long_series", False)

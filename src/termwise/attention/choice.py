@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from termwise.attention.cost import crossing_length
+from termwise.attention.cost import Work, chunked_terms, parallel_terms, predicted_seconds
+from termwise.attention.machine import Machine, this_machine
 from termwise.attention.spec import AttentionSpec
 
 if TYPE_CHECKING:
@@ -16,9 +17,14 @@ SCORES_LIMIT = 2**28  # scores (1 GiB in fp32) above which the quadratic form is
 
 def choose_form(
     spec: AttentionSpec, *, num_queries: int, num_keys: int, key_width: int, value_width: int,
-    causal: bool = True, has_state: bool = False, has_decay: bool = False, heads: int = 1,
+    causal: bool = True, has_state: bool = False, has_decay: bool = False, heads: int = 1, kv_heads: int | None = None,
+    output_final_state: bool = False, machine: Machine | None = None,
 ) -> tuple[str, str]:  # fmt: skip
     """The form `auto` takes, and the reason in words.
+
+    Between the quadratic and the chunked form a cost model decides (`cost.parallel_terms`, `cost.chunked_terms`) with the
+    constants of `machine`: those that `termwise bench --calibrate` measured, else usual ones. `heads` and `kv_heads` (default:
+    as many) are counted over the batch. Calls with gradients take the same form.
 
     >>> choose_form(AttentionSpec(), num_queries=9, num_keys=9, key_width=64, value_width=64)[0]
     'fused'
@@ -29,10 +35,26 @@ def choose_form(
         return "parallel", f"kernel {spec.kernel.formula} has no finite features; its state is the key/value cache"
     if num_queries == 1 and has_state:
         return "recurrent", "one token against a state: a single step"
-    crossing = crossing_length(spec, key_width, value_width)
-    if num_keys <= crossing and num_queries * num_keys * heads <= SCORES_LIMIT:
-        return "parallel", f"{num_keys} keys are below the crossing of about {crossing}: all scores at once are cheaper"
-    return "chunked", f"{num_keys} keys are above the crossing of about {crossing}: far keys are read from the state"
+    work = Work(
+        num_queries, num_keys, heads, kv_heads or heads, key_width, value_width,
+        causal=causal, has_state=has_state, hands_back=output_final_state,
+    )  # fmt: skip
+    constants = (machine or this_machine()).seconds
+    quadratic = predicted_seconds(parallel_terms(spec, work), constants)
+    linear = predicted_seconds(chunked_terms(spec, work), constants)
+    told = f"{_in_words(quadratic)} by all scores at once, {_in_words(linear)} in chunks"
+    if quadratic > linear:
+        return "chunked", f"predicted for {num_keys} keys: {told}"
+    if num_queries * num_keys * heads > SCORES_LIMIT:
+        return (
+            "chunked",
+            f"predicted for {num_keys} keys: {told}; but so many scores would need more than {SCORES_LIMIT // 2**28} GiB",
+        )
+    return "parallel", f"predicted for {num_keys} keys: {told}"
+
+
+def _in_words(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
 def check_form(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from termwise.attention.kernels import Polynomial  # noqa: F401 (the docstring example)
@@ -91,12 +92,91 @@ def _constant_bytes(spec: AttentionSpec, key_width: int, kv_heads: int) -> int:
     return 16 + kv_heads * (per_head + (4 * key_width if spec.has_tail and spec.kernel.is_centered else 0))
 
 
-def crossing_length(spec: AttentionSpec, key_width: int, value_width: int) -> int:
-    """Keys above which reading the state costs fewer operations than scoring every key.
+@dataclass(frozen=True)
+class Work:
+    """One call of `attend` as the cost model sees it; heads are counted over the whole batch.
 
-    A query scores half of its keys on average: T/2 * 2 (d + e) operations against 4 F (e + 1) for one read and one fold. Below
-    512 keys the many small operations of the chunked form cost more than they save.
+    `has_state`: earlier keys are read from moments. `hands_back`: the final state is asked for.
     """
-    num_features = total_width(key_width, stored_orders(spec))
-    window = spec.local.window if spec.local else 0
-    return round(4 * num_features * (value_width + 1) / (key_width + value_width)) + 2 * window + 512
+
+    num_queries: int
+    num_keys: int
+    heads: int
+    kv_heads: int
+    key_width: int
+    value_width: int
+    causal: bool = True
+    has_state: bool = False
+    hands_back: bool = False
+    chunk_size: int = FOLD
+
+
+# What the seconds of a form are counted in; a machine has one constant for each.
+TERMS = (
+    "parallel_call", "parallel_products", "parallel_scores", "parallel_spill", "parallel_pages",
+    "chunked_call", "chunked_blocks", "chunked_products", "chunked_scores",
+    "reads", "folds", "features",
+)  # fmt: skip
+# Scores beyond which what is made of them no longer fits a core's cache, and beyond which the allocator hands pages back to the
+# system between calls, so that every one is faulted in again.
+IN_CACHE, KEPT = 2**19, 2**21
+
+
+def parallel_terms(spec: AttentionSpec, work: Work) -> dict[str, float]:
+    """How often each constant is spent when every score is made at once.
+
+    T S H scores, each (d + e) products and some passes; more where they outgrow the cache. A state that is read or handed back
+    costs as in the chunked form.
+    """
+    scores = work.num_queries * work.num_keys * work.heads
+    found = {
+        "parallel_call": 1.0,
+        "parallel_products": float(scores * (work.key_width + work.value_width)),
+        "parallel_scores": float(scores * _passes(spec)),
+        "parallel_spill": float(max(0, scores - IN_CACHE)),
+        "parallel_pages": float(max(0, scores - KEPT)),
+    }
+    reads = work.num_queries * work.heads if work.has_state else 0
+    folds = work.num_keys * work.kv_heads if work.hands_back else 0
+    return found | _state_terms(spec, work, reads, folds)
+
+
+def chunked_terms(spec: AttentionSpec, work: Work) -> dict[str, float]:
+    """How often each constant is spent when far keys are read from moments, block by block.
+
+    A query reads F (e + 1) numbers, a key is folded into as many; scores only within a block and the window.
+    """
+    near = (work.chunk_size / 2 + (spec.local.window + spec.local.sinks if spec.local else 0)) if work.causal else 0
+    scores = work.num_queries * near * work.heads
+    found = {
+        "chunked_call": 1.0,
+        "chunked_blocks": float(-(-work.num_keys // work.chunk_size)),
+        "chunked_products": float(scores * (work.key_width + work.value_width)),
+        "chunked_scores": float(scores * _passes(spec)),
+    }
+    return found | _state_terms(spec, work, work.num_queries * work.heads, work.num_keys * work.kv_heads)
+
+
+def _state_terms(spec: AttentionSpec, work: Work, reads: int, folds: int) -> dict[str, float]:
+    num_features = total_width(work.key_width, stored_orders(spec))
+    each = num_features * (work.value_width + 1)
+    return {
+        "reads": float(reads * each),
+        "folds": float(folds * each),
+        "features": float((reads + folds) * num_features),
+    }
+
+
+def _passes(spec: AttentionSpec) -> int:
+    """Times every score is touched: once an order, for the mean, for exact slots and for decay."""
+    order = max(len(spec.kernel.dense or ()) - 1, 1)
+    return 1 + order + 2 * spec.kernel.is_centered + 3 * (spec.local is not None) + spec.log_decay
+
+
+def predicted_seconds(terms: Mapping[str, float], constants: Mapping[str, float]) -> float:
+    """Seconds by the model: every term times the machine's constant for it.
+
+    >>> predicted_seconds({"reads": 100.0}, {"reads": 0.5, "folds": 9.0})
+    50.0
+    """
+    return sum(count * constants[name] for name, count in terms.items())

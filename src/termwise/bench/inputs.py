@@ -90,9 +90,12 @@ def piece(given: dict[str, Any], start: int, stop: int) -> dict[str, Any]:
     return found
 
 
-def form_of(spec: AttentionSpec, shape: Shape, length: int, *, depth: int = 0) -> tuple[str, str]:
+def form_of(
+    spec: AttentionSpec, shape: Shape, length: int, *, depth: int = 0, hands_back: bool = True
+) -> tuple[str, str]:
     """The form `attend` takes for `length` tokens after `depth` earlier ones, and why."""
     return choose_form(
         spec, num_queries=length, num_keys=length, key_width=shape.key_width, value_width=shape.value_width,
         has_state=depth > 0, has_decay=spec.log_decay, heads=shape.batch * shape.heads,
+        kv_heads=shape.batch * shape.kv_heads, output_final_state=hands_back,
     )  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from termwise.bench.inputs import Shape
@@ -18,7 +20,7 @@ def measure(shape: Shape) -> dict[str, tuple[str, Spread]]:
     target = torch.empty_like(source)
     square = torch.randn(PRODUCT, PRODUCT, device=shape.device, dtype=shape.dtype)
     product = torch.empty_like(square)
-    runs = {
+    runs: dict[str, tuple[str, int, Callable[[], object]]] = {
         "copy_bandwidth": ("B/s", 4 * LARGE, lambda: target.copy_(source)),
         "read_bandwidth": ("B/s", 4 * LARGE, source.sum),
         "product_peak": ("operations/s", 2 * PRODUCT**3, lambda: torch.mm(square, square, out=product)),

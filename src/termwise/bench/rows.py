@@ -55,6 +55,7 @@ class Row:
     figures: tuple[Figure, ...] = ()
     failed: str | None = None
     missing: str | None = None
+    method: str = "median and percentiles 10 and 90 of interleaved repeats"
     started: str = field(default_factory=now)
 
     @property
@@ -83,14 +84,13 @@ def records(row: Row, config: BenchConfig, run_id: str) -> Iterator[Record]:
         "config_hash": config_hash(config.model_dump(mode="json")),
     }  # fmt: skip
     kind = "memory" if row.measure == "memory" else "speed"
-    main = {"kind": kind, "metric": row.measure, "unit": UNITS[row.measure], **common}
+    main: dict[str, Any] = {"kind": kind, "metric": row.measure, "unit": UNITS[row.measure], **common}
     if not row.samples:
         status = "failed" if row.failed else "not_measured"
         yield Record(**main, value=None, status=status, reason=row.failed or row.missing)
         return
     spread = Spread.of(list(row.samples))
-    how = "one fresh process" if kind == "memory" else "median and percentiles 10 and 90 of interleaved repeats"
-    yield Record(**main, **_bounds(spread), method=how, reason=row.why)
+    yield Record(**main, **_bounds(spread), method=row.method, reason=row.why)
     if row.ratios:
         baseline = BASELINES.get(row.measure, "torch scaled_dot_product_attention, key/value cache written in place")
         ratio = _bounds(Spread.of(list(row.ratios)))
@@ -100,10 +100,10 @@ def records(row: Row, config: BenchConfig, run_id: str) -> Iterator[Record]:
         )
     for figure in row.figures:
         bounds = {"value": figure.value} if figure.spread is None else _bounds(figure.spread)
-        status = {} if bounds["value"] is not None else {"status": "not_measured"}
+        missing: dict[str, Any] = {} if bounds["value"] is not None else {"status": "not_measured"}
         yield Record(
             kind=figure.kind, metric=figure.metric, unit=figure.unit, method=figure.method, reason=figure.reason,
-            **bounds, **status, **common,
+            **bounds, **missing, **common,
         )  # fmt: skip
 
 

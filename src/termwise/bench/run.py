@@ -202,7 +202,7 @@ def crossings(folder: RunFolder, config: BenchConfig) -> Iterator[Record]:
     for record in folder.records():
         measure = record.subject.get("measure")
         if record.metric == f"{measure}_ratio" and record.value:
-            key = (record.subject["variant"], measure, record.form if measure == "training" else None)
+            key = (record.subject["variant"], str(measure), record.form if measure == "training" else None)
             ratios.setdefault(key, {})[record.subject["length"]] = record.value
     for (variant, measure, form), by_length in ratios.items():
         found = crossing(by_length)

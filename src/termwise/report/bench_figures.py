@@ -90,7 +90,7 @@ def is_inside(series: Series) -> bool:
 def _state(view: BenchView, palette: dict[str, str], say: Words) -> Figure | None:
     lines, caches = [], {}
     for variant in view.names:
-        points = []
+        points: list[Point] = []
         for length in view.lengths:
             for measure in ("prefill", "decode"):
                 found = [view.figure(metric, variant, measure, length) for metric in ("state", "cache")]
@@ -123,7 +123,7 @@ def _chart(lines: list[Line], is_size: bool, say: Words) -> dict[str, Any]:
     x_frame, y_frame = [xs[0] / 1.12, xs[-1] * 1.12], _logarithmic(ends)
     axis = alt.Axis(values=_ticks(xs), labelExpr=_LENGTH, grid=False, labelOverlap="greedy")
     x = alt.X("x:Q", scale=alt.Scale(type="log", domain=x_frame, nice=False), title=say("bench.axis.length"), axis=axis)
-    y_axis = alt.Axis(values=_decades(*y_frame, 2 if is_size else 10), labelExpr=_SIZE if is_size else _TIME)
+    y_axis = alt.Axis(values=_decades(y_frame, 2 if is_size else 10), labelExpr=_SIZE if is_size else _TIME)
     y_title = say("bench.axis.bytes" if is_size else "bench.axis.time")
     scale = alt.Scale(type="log", domain=y_frame, nice=False)
     y = alt.Y("y:Q", scale=scale, title=y_title, axis=y_axis)
@@ -197,8 +197,9 @@ def _ticks(xs: list[float]) -> list[float]:
     return xs if len(xs) <= 8 or len(powers) < 3 else powers
 
 
-def _decades(low: float, high: float, base: int) -> list[float]:
+def _decades(frame: list[float], base: int) -> list[float]:
     """Ticks of the vertical axis: powers of ten, or of two for sizes, at most seven."""
+    low, high = frame
     first, last = math.ceil(math.log(low, base)), math.floor(math.log(high, base))
     if base == 10 and last - first < 2:
         return drawing.decades(low, high)

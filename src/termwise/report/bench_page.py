@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from termwise.report import bench_figures, bench_tables
@@ -23,6 +24,8 @@ def parts(view: BenchView, say: Words) -> dict[str, Any]:
 
 def title(view: BenchView, say: Words) -> str:
     """What is compared."""
+    if view.picks:
+        return say("bench.title.calibration")
     if not view.names:
         return say("bench.title.none")
     return say.plural("bench.title", len(view.names), variant=view.names[0])
@@ -40,6 +43,9 @@ def progress(view: BenchView, say: Words) -> str:
 
 def summary(view: BenchView, say: Words) -> Summary:
     """Where each subject passes the baseline, in sentences."""
+    if view.picks:
+        good = sum((pick.value or 1.0) <= 1 + bench_tables.GOOD for *_, pick in view.picks)
+        return Summary(say("bench.headline.picks", good=good, n=len(view.picks)), (say("bench.line.picks"),), ())
     compared = [one for measure in MEASURES for one in view.of(measure) if one.variant != BASELINE]
     if not compared:
         return Summary(say("bench.headline.empty"), (), ())
@@ -74,17 +80,21 @@ def _sentence(one: Series, say: Words) -> str:
 
 def sections(view: BenchView, say: Words) -> list[Section]:
     """Every section that has something to say, below the crossings."""
-    made = [
+    made: list[tuple[str, Sequence[Block | None]]] = [
+        ("picks", [bench_tables.picks(view, say)]),
         ("figures", bench_figures.figures(view, say)),
         ("tables", bench_tables.measures(view, say)),
         ("state", [bench_tables.state(view, say)]),
         ("machine", [_machine(view, say), bench_tables.limits(view, say)]),
         ("forms", [bench_tables.forms(view, say)]),
-        ("problems", [bench_tables.problems(view, say) or Lines((say("bench.problems.none"),))]),
+        (
+            "problems",
+            [bench_tables.problems(view, say) or (Lines((say("bench.problems.none"),)) if view.series else None)],
+        ),
     ]
     found = []
     for key, blocks in made:
-        kept: tuple[Block, ...] = tuple(block for block in blocks if block is not None)  # type: ignore[misc]
+        kept: tuple[Block, ...] = tuple(block for block in blocks if block is not None)
         if kept:
             found.append(Section(key, say(f"bench.section.{key}"), kept))
     return [*found, method(view.reading, say), _threats(say)]

@@ -8,6 +8,8 @@ from termwise.report.blocks import Cell, Column, Table
 from termwise.report.words import Words
 from termwise.results import Record
 
+GOOD = 0.1  # a pick is good up to so much over the best form's time
+
 
 def measures(view: BenchView, say: Words) -> list[Table]:
     """A table a measure: subjects down, lengths across."""
@@ -16,7 +18,8 @@ def measures(view: BenchView, say: Words) -> list[Table]:
 
 def brief(view: BenchView, say: Words) -> list[Table]:
     """The same for the terminal: a cell holds the median and the ratio."""
-    made = []
+    judged = picks(view, say)
+    made = [judged] if judged else []
     for measure in MEASURES:
         series = _series(view, measure)
         if not series:
@@ -171,3 +174,25 @@ def problems(view: BenchView, say: Words) -> Table | None:
         for missing in view.problems
     )
     return Table(say("bench.problems.caption"), columns, rows) if rows else None
+
+
+def picks(view: BenchView, say: Words) -> Table | None:
+    """What the calibrated choice takes on shapes that were not used to fit it."""
+    keys = ("subject", "at", "heads", "widths", "parallel", "chunked", "form", "over")
+    columns = tuple(Column(say(f"bench.column.{key}"), is_number=key not in ("subject", "form")) for key in keys)
+    rows = []
+    for parallel, chunked, pick in view.picks:
+        shape = pick.subject
+        over = (pick.value or 1.0) - 1.0
+        rows.append(
+            (
+                Cell(str(shape["variant"])),
+                Cell(units.tokens(shape["length"])),
+                Cell(f"{shape['batch']} x {shape['heads']}/{shape['kv_heads']}"),
+                Cell(f"{shape['key_width']}/{shape['value_width']}"),
+                *(Cell(units.duration(record.value or 0.0)) for record in (parallel, chunked)),
+                Cell(pick.form or ""),
+                Cell(say.share(over), tone="flag" if over > GOOD else ""),
+            )
+        )
+    return Table(say("bench.picks.caption"), columns, tuple(rows)) if rows else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -44,7 +45,7 @@ class Missing:
 
 @dataclass(frozen=True)
 class BenchView:
-    """A whole benchmark. `series` are in the order of run.json, the baseline first in each measure."""
+    """A whole benchmark. `series` are in the order of run.json, the baseline first in each measure; `picks` are a calibration's."""
 
     reading: Reading
     names: tuple[str, ...]
@@ -53,6 +54,7 @@ class BenchView:
     problems: tuple[Missing, ...]
     machine: dict[str, Record]
     figures: dict[tuple[str, str, str, int], Record]
+    picks: tuple[tuple[Record, Record, Record], ...] = ()
     is_demonstration: bool = False
 
     def of(self, measure: str) -> list[Series]:
@@ -74,8 +76,10 @@ def bench_view(reading: Reading) -> BenchView:
     latest: dict[tuple[Any, ...], Record] = {}
     for record in reading.records:
         subject = record.subject
+        # The lengths a crossing lies between grow with the run: what it is about stays the same.
+        about = [subject.get(name) for name in ("variant", "measure")] if record.metric == "crossing" else subject
         form = record.form if subject.get("measure") == "training" else None
-        latest[record.metric, subject.get("variant"), subject.get("measure"), subject.get("length"), form] = record
+        latest[record.metric, json.dumps(about, sort_keys=True), form] = record
     records = list(latest.values())
     entries = reading.run.get("variants")
     entries = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
@@ -97,7 +101,17 @@ def bench_view(reading: Reading) -> BenchView:
             for r in records
             if isinstance(length := r.subject.get("length"), int) and r.metric not in MEASURES
         },
+        _picks(records),
     )
+
+
+def _picks(records: Iterable[Record]) -> tuple[tuple[Record, Record, Record], ...]:
+    """Of a calibration: seconds in parallel, in chunks, and the pick, for every shape not used to fit."""
+    found: dict[str, dict[str, Record]] = {}
+    for record in records:
+        if record.metric in ("parallel", "chunked", "pick"):
+            found.setdefault(json.dumps(record.subject, sort_keys=True), {})[record.metric] = record
+    return tuple((one["parallel"], one["chunked"], one["pick"]) for one in found.values() if len(one) == 3)
 
 
 def _series(records: Iterable[Record], name: str, measure: str) -> list[Series]:
