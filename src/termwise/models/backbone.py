@@ -16,7 +16,7 @@ from transformers.modeling_utils import PreTrainedModel
 
 from termwise.attention.refusals import check_size, nearest
 from termwise.attention.rows import RowCounts
-from termwise.models.cache import CACHE_FIELD, TermwiseCache, check_cache
+from termwise.models.cache import CACHE_FIELD, TermwiseCache, all_or_nothing, check_cache
 from termwise.models.config import TermwiseConfig
 from termwise.models.initial import generator_for, initial_value
 from termwise.models.layers import Attention, DecoderLayer
@@ -127,13 +127,14 @@ class TermwiseModel(TermwisePreTrainedModel):
         rotation = self.rotary(layout, hidden.dtype) if self.has_rotary else None
         keep_all = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         seen = [layout.restore(hidden)] if keep_all else []
-        for i, layer in enumerate(self.layers):
-            hidden = layer(hidden, layout, rotation, cache=None if cache is None else cache.layers[i])
-            if keep_all and i + 1 < len(self.layers):
-                seen.append(layout.restore(hidden))
-        hidden = layout.restore(self.norm(hidden))
-        if cache is not None:
-            _advance(cache, layout, is_real, embeds.shape[1])
+        with all_or_nothing(cache):
+            for i, layer in enumerate(self.layers):
+                hidden = layer(hidden, layout, rotation, cache=None if cache is None else cache.layers[i])
+                if keep_all and i + 1 < len(self.layers):
+                    seen.append(layout.restore(hidden))
+            hidden = layout.restore(self.norm(hidden))
+            if cache is not None:
+                _advance(cache, layout, is_real, embeds.shape[1])
         out = BaseModelOutputWithPast(
             last_hidden_state=hidden,
             hidden_states=(*seen, hidden) if keep_all else None,

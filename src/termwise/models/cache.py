@@ -6,7 +6,9 @@ grow. An exponential kernel keeps keys and values in the state, behind the same 
 
 from __future__ import annotations
 
+import contextlib
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -100,7 +102,8 @@ class LayerCache(CacheLayerMixin):
 class TermwiseCache(Cache):
     """The states of all layers, and how many real tokens each sequence has seen.
 
-    `model(ids, cache=cache)` replaces what it holds; states themselves never change, so `copy()` branches at no cost.
+    `model(ids, cache=cache)` replaces what it holds, in all layers or, if it raises, in none; states themselves never change,
+    so `copy()` branches at no cost.
 
     >>> TermwiseCache(num_layers=2).get_seq_length()
     0
@@ -157,32 +160,44 @@ class TermwiseCache(Cache):
             raise ValueError(
                 f"crop: {count} tokens cannot be taken back, padding stands among them (the last {self.num_sound} columns are free of it)"
             )
-        for layer in self.layers:
-            layer.crop(-count)
-        assert self.positions is not None
-        self.positions = self.positions - count
-        self.num_sound -= count
+        with all_or_nothing(self):
+            for layer in self.layers:
+                layer.crop(-count)
+            assert self.positions is not None
+            self.positions = self.positions - count
+            self.num_sound -= count
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        super().reorder_cache(beam_idx)  # type: ignore[arg-type]
-        self._select_positions(beam_idx)
+        self.batch_select_indices(beam_idx)
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        super().batch_select_indices(indices)
-        self._select_positions(indices)
+        with all_or_nothing(self):
+            super().batch_select_indices(indices)
+            if self.positions is not None:
+                self.positions = self.positions.index_select(0, indices.to(self.positions.device))
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        super().batch_repeat_interleave(repeats)
-        if self.positions is not None:
-            self.positions = self.positions.repeat_interleave(repeats)
+        with all_or_nothing(self):
+            super().batch_repeat_interleave(repeats)
+            if self.positions is not None:
+                self.positions = self.positions.repeat_interleave(repeats)
 
     def reset(self) -> None:
         super().reset()
         self.positions, self.num_sound = None, 0
 
-    def _select_positions(self, indices: Tensor) -> None:
-        if self.positions is not None:
-            self.positions = self.positions.index_select(0, indices.to(self.positions.device))
+
+@contextlib.contextmanager
+def all_or_nothing(cache: object) -> Iterator[None]:
+    """Whatever the block did to a `TermwiseCache` is undone when it raises, Ctrl-C included: layers change one by one."""
+    parts = (cache, *cache.layers) if isinstance(cache, TermwiseCache) else ()
+    before = [dict(vars(part)) for part in parts]
+    try:
+        yield
+    except BaseException:
+        for part, fields in zip(parts, before, strict=True):
+            vars(part).update(fields)
+        raise
 
 
 def check_cache(cache: Any) -> TermwiseCache:

@@ -13,7 +13,7 @@ from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from termwise.models.backbone import TermwiseModel, TermwisePreTrainedModel, boundaries
-from termwise.models.cache import CACHE_FIELD, TermwiseCache
+from termwise.models.cache import CACHE_FIELD, TermwiseCache, all_or_nothing
 from termwise.models.config import TermwiseConfig
 from termwise.models.generation import TermwiseGeneration
 
@@ -63,23 +63,21 @@ class TermwiseForCausalLM(TermwiseGeneration, TermwisePreTrainedModel, Generatio
         shift_labels = kwargs.pop("shift_labels", None)
         cache = cache if cache is not None else past_key_values
         cu_seqlens = boundaries(cu_seqlens, position_ids, attention_mask, cache, kwargs)
-        out = self.model(
-            input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids, cache=cache, inputs_embeds=inputs_embeds,
-            use_cache=use_cache, cu_seqlens=cu_seqlens, **kwargs,
-        )  # fmt: skip
-        hidden = out.last_hidden_state
-        logits = self.lm_head(_kept(hidden, logits_to_keep))
         loss = None
-        if labels is not None or shift_labels is not None:
-            if labels is not None:
-                labels = _scored(labels, attention_mask, cu_seqlens)
-            loss = self.loss_function(
-                logits=logits,
-                labels=labels,
-                vocab_size=self.config.vocab_size,
-                num_items_in_batch=num_items_in_batch,
-                shift_labels=shift_labels,
-            )
+        with all_or_nothing(cache):
+            out = self.model(
+                input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids, cache=cache, inputs_embeds=inputs_embeds,
+                use_cache=use_cache, cu_seqlens=cu_seqlens, **kwargs,
+            )  # fmt: skip
+            logits = self.lm_head(_kept(out.last_hidden_state, logits_to_keep))
+            if labels is not None or shift_labels is not None:
+                loss = self.loss_function(
+                    logits=logits,
+                    labels=None if labels is None else _scored(labels, attention_mask, cu_seqlens),
+                    vocab_size=self.config.vocab_size,
+                    num_items_in_batch=num_items_in_batch,
+                    shift_labels=shift_labels,
+                )
         found = CausalLMOutputWithPast(
             loss=loss, logits=logits, hidden_states=out.hidden_states, **{CACHE_FIELD: getattr(out, CACHE_FIELD)}
         )
