@@ -7,7 +7,6 @@ form; the pairs rotate from value to value. The definition is met twice: `form="
 from __future__ import annotations
 
 import pytest
-import torch
 
 from termwise.attention.catalogue import catalogue
 from termwise.attention.forms import attend
