@@ -178,8 +178,8 @@ def test_a_wrong_batch_and_a_wrong_model_are_refused(tmp_path: Path) -> None:
         train(torch.nn.Linear(2, 2), make_batch, make_config(), tmp_path)
 
 
-def poisoned_at(model: Any, module: str, step: int) -> Any:
-    """Batches that make `module` put a NaN in its last channel at position 30 in this one step."""
+def poisoned_at(model: Any, module: str, *steps: int) -> Any:
+    """Batches that make `module` put a NaN in its last channel at position 30 in these steps."""
     poison = SimpleNamespace(is_on=False)
 
     def hook(module: Any, arguments: Any, output: torch.Tensor) -> torch.Tensor:
@@ -190,7 +190,7 @@ def poisoned_at(model: Any, module: str, step: int) -> Any:
     model.get_submodule(module).register_forward_hook(hook)
 
     def batches(index: int) -> Any:
-        poison.is_on = index == step
+        poison.is_on = index in steps
         return make_batch(index)
 
     return batches
@@ -233,6 +233,24 @@ def test_a_nan_is_skipped_when_asked_and_leaves_a_gap(tmp_path: Path, caplog: py
     assert torch.equal(before[5], before[4])
     assert not torch.equal(before[6], before[5])
     assert "output of layers.0.self_attn.o_proj (layer 0" in caplog.text
+
+
+def test_skipping_goes_on_after_nine_steps_in_a_row(tmp_path: Path) -> None:
+    model = make_model(dropout=0)
+    batches = poisoned_at(model, "norm", *range(4, 13), *range(14, 23))
+    assert train(model, batches, make_config(on_nan="skip"), tmp_path).step == 40
+
+
+def test_skipping_stops_at_ten_steps_in_a_row(tmp_path: Path) -> None:
+    model = make_model(dropout=0)
+    batches, config = poisoned_at(model, "norm", *range(4, 30)), make_config(on_nan="skip", checkpoint_every=6)
+    # The second call begins at the checkpoint of step 12, before which eight were left out.
+    for _ in range(2):
+        with pytest.raises(TrainingDiverged, match="10 steps in a row were left out") as caught:
+            train(model, batches, config, tmp_path)
+        assert (caught.value.step, caught.value.skipped) == (14, 10)
+        assert caught.value.last_good == tmp_path / "checkpoints" / "12"
+    assert [line["loss"] is None for line in log_lines(tmp_path)] == [False] * 4 + [True] * 10
 
 
 def test_an_infinite_gradient_with_a_finite_loss_is_named(tmp_path: Path) -> None:

@@ -41,18 +41,21 @@ class TrainingDiverged(ValueError):  # noqa: N818
     """Loss or gradient is NaN or infinite at `step`; weights and checkpoints are as before that step.
 
     `tensor`, `layer`, `head`, `micro_batch` and `document` say where it first appeared, `batch` is the argument that
-    was given to `batches`.
+    was given to `batches`. `skipped` is how many steps in a row were left out before it gave up, 0 where none was to be.
     """
 
-    def __init__(self, step: int, batch: int, what: str, fault: Fault, last_good: Path | None) -> None:
-        self.step, self.batch, self.last_good = step, batch, last_good
+    def __init__(
+        self, step: int, batch: int, what: str, fault: Fault, last_good: Path | None, skipped: int = 0
+    ) -> None:
+        self.step, self.batch, self.last_good, self.skipped = step, batch, last_good, skipped
         self.tensor, self.layer, self.head = fault.tensor, fault.layer, fault.head
         self.micro_batch, self.document = fault.micro_batch, fault.document
         self.what = f"{what}; first not finite: {fault}, in batches({batch})"
         kept = f"the last good checkpoint is {last_good}" if last_good else "there is no checkpoint yet"
-        super().__init__(
-            f"step {step}: {self.what}; {kept}; lower lr or clip, or set on_nan='skip' to leave such steps out"
-        )
+        way_out = "set on_nan='skip' to leave such steps out"
+        if skipped:
+            way_out = f"look at the data: {skipped} steps in a row were left out, more would learn nothing"
+        super().__init__(f"step {step}: {self.what}; {kept}; lower lr or clip, or {way_out}")
 
 
 class _Found(Exception):  # noqa: N818

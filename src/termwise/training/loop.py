@@ -35,6 +35,7 @@ from termwise.training.update import Outcome, Updater
 _log = logging.getLogger(__name__)
 Evaluate = Callable[[nn.Module], dict[str, Any]]
 OnStep = Callable[[dict[str, Any]], None]
+MOST_SKIPPED = 10  # steps in a row under on_nan="skip": behind more, the weights stand still and only time passes
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,9 @@ def train(
     batches and machine (one process on a CPU): the same bits, interrupted or not. Random generators are seeded with
     config.seed.
 
-    Errors: TrainingDiverged (NaN, infinity), TrainingInterrupted (a signal, after saving), FolderLocked, ValueError
-    (a folder of another configuration or model, a batch of another size), OSError (disk).
+    Errors: TrainingDiverged (NaN, infinity; under on_nan="skip" ten such steps in a row), TrainingInterrupted (a signal,
+    after saving), FolderLocked, ValueError (a folder of another configuration or model, a batch of another size), OSError
+    (disk).
     """
     if not hasattr(model, "save_pretrained"):
         raise ValueError(f"{type(model).__name__} has no save_pretrained; give a transformers model or add the method")
@@ -105,6 +107,7 @@ class _Run:
         self.model, self.config, self.place = updater.model, updater.config, updater.placement
         self.root = folder / "checkpoints"
         self.step, self.taken_up_at, self.saved_at = 0, 0, 0
+        self.skipped_in_a_row = 0
         self.seconds = 0.0
         self.loss: float | None = None
 
@@ -139,6 +142,7 @@ class _Run:
         random_state.restore(state["random"][self.place.rank])
         self.step = self.taken_up_at = self.saved_at = found.step
         self.seconds, self.loss = state["seconds"], state["loss"]
+        self.skipped_in_a_row = state.get("skipped_in_a_row", 0)
 
     def _check_space(self) -> None:
         model = checkpoint.num_bytes(checkpoint.model_tensors(self.model)[0].values())
@@ -165,8 +169,10 @@ class _Run:
 
     def _report(self, outcome: Outcome, log: TrainingLog | None, *, is_due: bool) -> None:
         """Write the step's line (a gap where there is no number) and stop, or go on, after a fault."""
+        is_skipped = outcome.fault is not None and self.config.on_nan == "skip"
+        self.skipped_in_a_row = self.skipped_in_a_row + 1 if is_skipped else 0
         diverged = self._diverged(outcome)
-        is_stopping = diverged is not None and self.config.on_nan == "stop"
+        is_stopping = diverged is not None and not 0 < self.skipped_in_a_row < MOST_SKIPPED
         if diverged is None:
             self.loss = outcome.loss
         if log is not None:
@@ -197,7 +203,7 @@ class _Run:
             return None
         what = f"loss {outcome.loss}, gradient norm {outcome.grad_norm}"
         last_good = self.root / str(self.saved_at) if self.saved_at else None
-        return TrainingDiverged(self.step, self.step - 1, what, outcome.fault, last_good)
+        return TrainingDiverged(self.step, self.step - 1, what, outcome.fault, last_good, self.skipped_in_a_row)
 
     def _evaluation(self, evaluate: Evaluate) -> dict[str, Any]:
         with random_state.undisturbed():
@@ -216,6 +222,7 @@ class _Run:
             config = self.config.model_dump(mode="json")
             state: dict[str, Any] = {"step": self.step, "seconds": self.seconds, "loss": self.loss, "config": config}
             state |= {"config_hash": config_hash(config), "random": states, "tied": tied}
+            state["skipped_in_a_row"] = self.skipped_in_a_row
             moments = optimizer_tensors(self.updater.optimizer, self.model)
             checkpoint.save(self.root, checkpoint.Checkpoint(tensors, moments, state), keep=self.config.keep)
         self.saved_at = self.step
