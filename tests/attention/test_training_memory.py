@@ -12,6 +12,7 @@ from math import comb, isqrt
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from termwise.attention import blocks
 from termwise.attention.forms import attend
@@ -114,6 +115,32 @@ def test_only_what_is_asked_for():
         close(first, torch.autograd.grad((out * weights_like(out)).sum(), holder[name])[0], "fp64 gradient", name)
     equal(counts.rows.tolist(), [300, 300], "three forward passes of 100 rows a head")
     equal(torch.get_rng_state().tolist(), drawn.tolist(), "torch's random state")
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_inside_a_checkpoint(use_reentrant):
+    """A layer that is itself checkpointed, as transformers does it."""
+    spec = spec_of("taylor:0..2@mean+w8s2")
+    arguments = inputs(spec, length=100, requires_grad=True)
+    names = ("query", "key", "value")
+
+    def layer(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return attend(query, key, value, spec, form="chunked", chunk_size=16)[0]
+
+    expected = run_form(arguments, spec, "parallel")[1]
+    out = checkpoint(layer, *(arguments[name] for name in names), use_reentrant=use_reentrant)
+    (out * weights_like(out)).sum().backward()
+    all_close({name: arguments[name].grad for name in names}, expected, "fp64 gradient", "gradient of")
+
+
+def test_inputs_changed_before_the_backward_pass_are_noticed():
+    arguments = inputs(spec_of("taylor:0..2"), length=100, requires_grad=True)
+    out, _ = attend(**arguments, spec=spec_of("taylor:0..2"), form="chunked", chunk_size=16)
+    with torch.no_grad():
+        arguments["key"].mul_(2)
+    with pytest.raises(RuntimeError) as error:
+        out.sum().backward()
+    holds("modified by an inplace operation" in str(error.value), str(error.value))
 
 
 def test_the_backward_pass_computes_in_the_precision_of_the_forward_pass():

@@ -168,8 +168,10 @@ class _Recomputing(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_out: Tensor | None, _: None, *grad_state: Tensor | None) -> tuple[Any, ...]:
         loop, num_inputs = ctx.loop, len(ctx.loop.names)
-        inputs = loop.inputs(ctx.saved_tensors[:num_inputs])
-        later = zip(*[iter(ctx.saved_tensors[num_inputs:])] * len(ctx.names), strict=True)
+        # Asked for once: inside torch's own checkpoint they can be unpacked once only.
+        saved = ctx.saved_tensors
+        inputs = loop.inputs(saved[:num_inputs])
+        later = zip(*[iter(saved[num_inputs:])] * len(ctx.names), strict=True)
         kept = [inputs.state, *(dataclasses.replace(ctx.shell, **dict(zip(ctx.names, s, strict=True))) for s in later)]
         wanted = {name for name, needs in zip(loop.names, ctx.needs_input_grad[2:], strict=True) if needs}
         total = inputs.holding({name: torch.zeros_like(t) for name, t in inputs.tensors.items() if name[0] != "state"})
