@@ -18,9 +18,9 @@ def crossing(ratios: Mapping[int, float]) -> float | None:
     True
     """
     points = sorted((math.log(length), math.log(ratio)) for length, ratio in ratios.items())
-    if not points or points[-1][1] < 0:
+    if not points or points[-1][1] <= 0:
         return None
     for (before, low), (after, high) in zip(reversed(points[:-1]), reversed(points[1:]), strict=True):
-        if low < 0:
+        if low <= 0:
             return math.exp(before + (after - before) * low / (low - high))
     return math.exp(points[0][0])

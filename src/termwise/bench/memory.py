@@ -11,8 +11,8 @@ from dataclasses import replace
 from termwise.bench.config import BASELINE, BenchConfig
 from termwise.bench.rows import Row
 
-# Extra memory below this is the noise of pages and of the interpreter.
-NOISE = 2**20
+# Extra memory below this is the noise of pages and of the interpreter, and counts as equal.
+NOISE = 2**21
 
 
 def measure(names: Sequence[str], config: BenchConfig, length: int) -> list[Row]:

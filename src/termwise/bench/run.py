@@ -148,11 +148,22 @@ def _measure(config: BenchConfig, folder: RunFolder, subjects: list[Subject], sh
 def measured(group: Group, config: BenchConfig, subjects: list[Subject], shape: Shape) -> list[Row]:
     """The rows of one group, the baseline first."""
     from termwise.attention.catalogue import catalogue
-    from termwise.bench import decode, prefill
+    from termwise.bench import decode, memory, prefill, training
 
+    if group.measure in MODEL_MEASURES:
+        from termwise.bench import models
+
+        named = [subject.named for subject in subjects if subject.name in group.names]
+        measure = models.measure_step if group.measure == "step" else models.measure_generate
+        return measure(named, config, shape, group.length)
+    if group.measure == "memory":
+        return memory.measure(group.names, config, group.length)
     specs = {name: catalogue.variant(name).spec for name in group.names}
-    measure = {"prefill": prefill.measure, "decode": decode.measure}[group.measure]
-    return measure(specs, shape, group.length, config.repeats, config.seed)
+    if group.measure == "training":
+        return training.measure(specs, config, shape, group.length)
+    return {"prefill": prefill, "decode": decode}[group.measure].measure(
+        specs, shape, group.length, config.repeats, config.seed
+    )
 
 
 def described(subjects: list[Subject]) -> list[dict[str, Any]]:

@@ -54,14 +54,15 @@ def summary(view: BenchView, say: Words) -> Summary:
     headline = say("bench.headline.none", longest=longest)
     if facts:
         text = say.listing(facts[:3])
-        headline = say("bench.headline.some", facts=text[0].upper() + text[1:] if text[0] != "t" else text)
+        headline = say("bench.headline.some", facts=f"A{text[1:]}" if text.startswith("a model") else text)
     lines = [_sentence(one, say) for one in compared if one.ratio]
     return Summary(headline, tuple(lines), ())
 
 
 def _fact(one: Series, say: Words) -> str:
     assert one.crossing is not None
-    return say(f"bench.fact.{one.measure}", variant=one.label, length=f"{one.crossing.value:,.0f}")
+    key = f"bench.fact.{one.measure}" + ("" if bench_figures.is_inside(one) else ".always")
+    return say(key, variant=one.label, length=f"{one.crossing.value:,.0f}")
 
 
 def _sentence(one: Series, say: Words) -> str:
