@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import subprocess
+import sys
 
 import pytest
 from rich.console import Console
@@ -106,6 +108,32 @@ def test_tasks_are_checked_before_any_work():
     with pytest.raises(ValueError, match="tasks") as error:
         EvaluateConfig(models=("softmax",), tasks=("recal",))
     assert "did you mean 'recall'" in str(error.value)
+
+
+@pytest.mark.parametrize("more", [(), ("--dry-run",)])
+def test_a_wrong_text_is_told_before_torch_is_loaded(tmp_path, more):
+    arguments = ["evaluate", "softmax", "--text", "nowhere.txt", *more]
+    code = f"""if True:
+        import sys
+        from termwise import cli
+        try:
+            cli.main({arguments})
+        except SystemExit as ended:
+            print(ended.code, "torch" in sys.modules)
+    """
+    child = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120
+    )
+    assert child.stdout.split() == ["2", "False"]
+    assert "no such file or folder 'nowhere.txt'" in child.stderr
+
+
+def test_the_true_number_of_scored_tokens_is_said(model, tmp_path):
+    config = EvaluateConfig(models=(str(model),), tasks=("perplexity",), max_tokens=100)
+    records, said = evaluate(config, tmp_path / "out")
+    scored = records[str(model), "held_out_nats"].n
+    assert scored != 100
+    assert f"on {scored:,} tokens" in said
 
 
 def test_describe_costs_nothing(model):

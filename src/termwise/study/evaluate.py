@@ -14,6 +14,7 @@ from termwise.results import Record, RunFolder, config_hash, now
 from termwise.study import recall
 from termwise.study.grid import NUM_SEEDS, RunConfig
 from termwise.study.measures import NATS, Recorder, few_scored, read_result
+from termwise.study.scored_text import find_text, scored_tokens
 from termwise.training.configuration import Configuration
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def default_folder(config: EvaluateConfig) -> Path:
 
 def describe(config: EvaluateConfig) -> dict[str, Any]:
     """What would be done: which models, which tasks, how much text. Finds every model first, so bad names are told here too."""
+    find_text(config.text)
     from termwise.models.naming import find_model
     from termwise.models.presets import preset
 
@@ -79,6 +81,7 @@ def evaluate_models(config: EvaluateConfig, out: Path, *, arguments: Mapping[str
 
     ValueError for a name that is neither folder nor variant, a text that cannot be read, a model that sees the future.
     """
+    find_text(config.text)
     from termwise.models.devices import usable_device
     from termwise.models.naming import find_model
     from termwise.models.presets import preset
@@ -165,7 +168,7 @@ def _perplexity(subject: Subject, config: EvaluateConfig, folder: RunFolder, say
             folder, config, name, "loss", "held_out_nats", NATS, reason="a model of the recall task reads no text"
         )
         return
-    tokens = _tokens(subject, config, folder, say)
+    tokens = scored_tokens(subject.named.name, subject.tokenizer, config, folder, say)
     started = now()
     loss = held_out_loss(placed(model, config), tokens, context=context)
     say(
@@ -186,66 +189,6 @@ def placed(model: Any, config: EvaluateConfig) -> Any:
     from termwise.models.devices import named_dtype, usable_device
 
     return model.to(usable_device(config.device), dtype=named_dtype(config.dtype) or torch.float32)
-
-
-def _tokens(subject: Subject, config: EvaluateConfig, folder: RunFolder, say: Say) -> Any:
-    """What all models are scored on: the whole of a text that was named, else what the study of the first model that has one
-    held out, else what is held out of the standard library's source."""
-    from termwise.data.text import open_text
-    from termwise.models.naming import find_model
-    from termwise.study.run import SpreadWindows
-
-    cache = folder.path / "data" / config_hash(subject.tokenizer)
-    how: dict[str, Any]
-    if config.text:
-        how = {"column": config.column, "errors": config.errors}
-        text = open_text(list(config.text), tokenizer=subject.tokenizer, cache=cache, **how)
-        return SpreadWindows(Whole((text.train, text.held_out)), config.max_tokens)
-    studies = (study_of(find_model(name).folder) for name in config.models)
-    study = next((study for study in studies if study), None)
-    how = {}
-    paths, where = None, "the standard library's source (--text names another)"
-    if study:
-        resolved = study["resolved"]
-        paths, where = resolved["data"]["given"], f"the text of {study['run_id']}"
-        how = {name: resolved[name] for name in ("document", "errors", "column")}
-    text = open_text(paths, tokenizer=subject.tokenizer, cache=cache, **how)
-    say(f"{subject.named.name}: scored on what is held out of {where}")
-    return SpreadWindows(text.held_out, config.max_tokens)
-
-
-def study_of(folder: Path | None) -> dict[str, Any] | None:
-    """run.json of the study whose model a folder is (OUT/runs/VARIANT/SEED/model); None for any other."""
-    if folder is None:
-        return None
-    for out in folder.absolute().parents[2:5]:
-        if (out / "run.json").is_file() and (out / "runs").is_dir():
-            run = RunFolder.open(out).run
-            return run if run["command"] == "study" else None
-    return None
-
-
-class Whole:
-    """Both parts of a text as one, for `held_out_loss`."""
-
-    def __init__(self, parts: tuple[Any, ...]) -> None:
-        import numpy as np
-
-        self._parts = parts
-        self.vocab_size, self.token_bytes = parts[0].vocab_size, parts[0].token_bytes
-        self.document_bytes = np.concatenate([part.document_bytes for part in parts])
-        self.document_lengths = np.concatenate([part.document_lengths for part in parts])
-        self.num_tokens = sum(part.num_tokens for part in parts)
-
-    def windows(self, context: int) -> Iterator[Any]:
-        """The windows of every part, its documents numbered after those of the parts before."""
-        import dataclasses
-
-        before = 0
-        for part in self._parts:
-            for window in part.windows(context):
-                yield dataclasses.replace(window, document=before + window.document)
-            before += part.num_documents
 
 
 def _recall(subject: Subject, config: EvaluateConfig, folder: RunFolder, say: Say) -> Iterator[Record]:

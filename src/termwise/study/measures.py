@@ -208,8 +208,10 @@ def sentence(result: Result) -> str:
         steps = recall.steps_to_recall(result["curve"])
         reached = f"after {steps:,} steps" if steps else f"not reached within {result['max_steps']:,} steps"
         return f"recall {result['curve'][-1][1]:.2f}, {reached}"
-    bits = f" ({result['held_out']['bits']:.3f} bits/byte)" if result["held_out"]["bits"] is not None else ""
-    return f"{result['held_out']['nats']:.4f} nats/token{bits} held out, {result['tokens_per_second']:,.0f} tokens/s in training"
+    held_out = result["held_out"]
+    bits = f" ({held_out['bits']:.3f} bits/byte)" if held_out["bits"] is not None else ""
+    scored = f"{held_out['nats']:.4f} nats/token{bits} on {held_out['tokens']:,} held-out tokens"
+    return f"{scored}, {result['tokens_per_second']:,.0f} tokens/s in training"
 
 
 SHOWN = (

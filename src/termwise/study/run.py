@@ -11,7 +11,7 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ import numpy as np
 
 from termwise.attention.state import FOLD
 from termwise.data.text import Text, open_text
-from termwise.data.tokens import Window
 from termwise.evaluation import held_out_loss
 from termwise.models.build import build
 from termwise.models.causal_lm import TermwiseForCausalLM
@@ -27,6 +26,7 @@ from termwise.models.sizes import extra_parameters, num_parameters
 from termwise.results import atomic_write_text, config_hash, now
 from termwise.study.grid import BASELINE, RunConfig
 from termwise.study.measures import RESULT_SCHEMA
+from termwise.study.scored_text import SpreadWindows
 from termwise.training.configuration import TrainingConfig
 from termwise.training.faults import TrainingDiverged
 
@@ -113,26 +113,6 @@ def train_and_evaluate(folder: Path, config: RunConfig) -> dict[str, Any]:
         "form": training_form(model, config),
     }
     return measured | held_out(model, text, config) | state_bytes(model, config.state_lengths)
-
-
-class SpreadWindows:
-    """A part of a text of which only evenly spaced windows are scored, so that every document keeps its say.
-
-    Takes the place of `Tokens` in `held_out_loss`; which windows are taken depends on the text and the sizes alone.
-    """
-
-    def __init__(self, tokens: Any, max_tokens: int) -> None:
-        self._tokens = tokens
-        self.vocab_size = tokens.vocab_size
-        self.token_bytes = tokens.token_bytes
-        self.document_bytes, self.document_lengths = tokens.document_bytes, tokens.document_lengths
-        self._step = max(1.0, tokens.num_tokens / max_tokens)
-
-    def windows(self, context: int) -> Iterator[Window]:
-        """Every window whose number opens a new step."""
-        for number, window in enumerate(self._tokens.windows(context)):
-            if number == 0 or int(number / self._step) > int((number - 1) / self._step):
-                yield window
 
 
 def training_form(model: TermwiseForCausalLM, config: RunConfig) -> str:
