@@ -39,7 +39,7 @@ def compiled_loops() -> Loops | None:
         return None
     try:
         import numba
-    except Exception as error:  # noqa: BLE001 (numba refuses Python or numpy versions with errors of many kinds)
+    except Exception as error:
         _log.warning("numba does not load here (%s); attention runs in its torch forms, slower on a CPU", error)
         return None
     from termwise.attention.backends import loops as source
@@ -85,5 +85,6 @@ def _jit(numba: Any, function: Callable[..., Any], is_cached: bool) -> Callable[
 
 # Callees before their callers.
 _FUNCTIONS = (
-    "dot", "horner", "recentre", "fill_monomials", "scale_monomials", "monomials_of_row", "read_rows", "join_slots", "step",
+    "dot", "horner", "recentre", "fill_monomials", "scale_monomials", "monomials_of_row", "read_rows", "weigh_monomials", "add_row",
+    "mark_keys", "score_keys", "middle_of", "add_tail", "add_slots", "weigh_folded", "divide", "step",
 )  # fmt: skip

@@ -12,6 +12,7 @@ import numpy as np
 
 VANISHING = 1e-6  # share of the decayed count that |Z| is kept above (normalizers.VANISHING)
 VANISHING_MEAN = 1e8  # times the smallest normal number: below it a decayed count is nothing (safe.is_faded)
+LARGE = 2**24  # bytes of moments beyond which they are taken to come from memory
 
 
 def fill_monomials(x, offsets, out):
@@ -71,22 +72,55 @@ def monomials_of_row(x, offsets, out):
             size = size * (i + n) // (i + 1)
 
 
-def read_rows(phi, start, moments, out):
-    """out (R, e) += phi (R, start..) @ moments (F, e), two rows at a time: as fast as one read of them."""
+def read_rows(phi, moments, is_large, out, spare):
+    """out (R, e) += phi (R, F) @ moments (F, e), in one read of them for all R; `spare` is like out.
+
+    Eight rows at a time, in two sums that do not wait for each other, where they come from the cache; two where they come from
+    memory, whose prefetch loses track of more.
+    """
     rows, width = moments.shape
+    spare[:] = 0
     for first in range(0, rows, 32):
         last = min(first + 32, rows)
         for r in range(phi.shape[0]):
-            f = first
+            f, total, other = first, out[r], spare[r]
+            if not is_large:
+                while f + 8 <= last:
+                    a, b, c, d = phi[r, f], phi[r, f + 1], phi[r, f + 2], phi[r, f + 3]
+                    for j in range(width):
+                        total[j] += (a * moments[f, j] + b * moments[f + 1, j]) + (
+                            c * moments[f + 2, j] + d * moments[f + 3, j]
+                        )
+                    f += 4
+                    a, b, c, d = phi[r, f], phi[r, f + 1], phi[r, f + 2], phi[r, f + 3]
+                    for j in range(width):
+                        other[j] += (a * moments[f, j] + b * moments[f + 1, j]) + (
+                            c * moments[f + 2, j] + d * moments[f + 3, j]
+                        )
+                    f += 4
             while f + 2 <= last:
-                a, b = phi[r, start + f], phi[r, start + f + 1]
+                a, b = phi[r, f], phi[r, f + 1]
                 for j in range(width):
-                    out[r, j] += a * moments[f, j] + b * moments[f + 1, j]
+                    total[j] += a * moments[f, j] + b * moments[f + 1, j]
                 f += 2
             if f < last:
-                a = phi[r, start + f]
+                a = phi[r, f]
                 for j in range(width):
-                    out[r, j] += a * moments[f, j]
+                    total[j] += a * moments[f, j]
+    for r in range(out.shape[0]):
+        for j in range(width):
+            out[r, j] += spare[r, j]
+
+
+def weigh_monomials(phi, multiplicities, gain, mass):
+    """phi (F,) *= multiplicities times gain, in place; its product with the mass."""
+    total = phi.dtype.type(0)
+    factor = phi.dtype.type(gain)
+    for f in range(phi.shape[0]):
+        weighed = phi[f] * multiplicities[f] * factor
+        phi[f] = weighed
+        total += weighed * mass[f]
+    return total
 
 
 def dot(a, b):
@@ -113,6 +147,98 @@ def recentre(coefficients, binomials, shift, out):
         out[n] = total
 
 
+def add_row(out, weight, row):
+    factor = out.dtype.type(weight)
+    for j in range(out.shape[0]):
+        out[j] += factor * row[j]
+
+
+def mark_keys(now, rank, length, window, sinks, has_tail, near, far):
+    """Which keys the token weighs as exact slots, which by the tail; it is itself the last one."""
+    for s in range(length + 1):
+        at = now if s == length else rank[s]
+        near[s] = window > 0 and at >= 0 and (now - at < window or at < sinks)
+        far[s] = has_tail and at >= 0 and not near[s]
+
+
+def score_keys(query, key, new_key, scale, marked, y):
+    """y = scale q.k of the marked keys."""
+    length = y.shape[0] - 1
+    for s in range(length + 1):
+        if marked[s]:
+            y[s] = (dot(query, new_key) if s == length else dot(query, key[s])) * scale
+
+
+def middle_of(y, decay, marked, folded_total, folded_count, faint):
+    """(decayed count, mean score) over the marked keys and the folded ones; the mean of next to nothing is 0."""
+    count, total = folded_count, folded_total
+    for s in range(y.shape[0]):
+        if marked[s]:
+            count += decay[s]
+            total += y[s] * decay[s]
+    return count, (total / count if count >= faint else 0.0)
+
+
+def add_tail(y, decay, marked, middle, coefficients, value, new_value, out):
+    """out += sum of p(y - middle) decay v over the marked keys; the sum of the weights."""
+    mass, length = 0.0, y.shape[0] - 1
+    for s in range(length + 1):
+        if marked[s]:
+            weight = horner(coefficients, y[s] - middle) * decay[s]
+            mass += weight
+            add_row(out, weight, new_value if s == length else value[s])
+    return mass
+
+
+def add_slots(y, log_decay, marked, middle, tail_count, tail_mass, faint, value, new_value, out):
+    """Slots exp(x - M) beside the tail exp(m - M) p, M = max(largest slot score, m): (mass, decayed count, M)."""
+    length, top = y.shape[0] - 1, -math.inf
+    for s in range(length + 1):
+        if marked[s]:
+            if s < length and log_decay.shape[0] > 0:
+                y[s] += log_decay[s]
+            top = max(top, y[s])
+    reads_tail = tail_count >= faint
+    largest = max(top, middle) if reads_tail else top
+    gain = math.exp(min(middle - largest, 0.0)) if reads_tail else 0.0
+    for j in range(out.shape[0]):
+        out[j] = out[j] * gain if reads_tail else 0
+    mass = 0.0
+    for s in range(length + 1):
+        if marked[s]:
+            weight = math.exp(y[s] - largest)
+            mass += weight
+            add_row(out, weight, new_value if s == length else value[s])
+    return mass + gain * tail_mass, mass + gain * tail_count, largest
+
+
+def weigh_folded(
+    query, mass, starts, offsets, widths, multiplicities, coefficients, binomials, shift, is_centered, decay, phi
+):
+    """phi (F,) = weighed monomials of a query as the folded keys see it; what it reads of their mass."""
+    monomials_of_row(query, offsets, phi)
+    per_order = coefficients.copy()
+    if is_centered:
+        recentre(coefficients, binomials, shift, per_order)
+    total = 0.0
+    for o in range(offsets.shape[0]):
+        if starts[o] >= 0:
+            these = slice(offsets[o], offsets[o] + widths[o])
+            kept = mass[starts[o] : starts[o] + widths[o]]
+            total += weigh_monomials(phi[these], multiplicities[these], per_order[o] * decay, kept)
+    return total
+
+
+def divide(out, mass, count):
+    """U / Z by the vanishing rule: |Z| stays above a share of the decayed count."""
+    floor = VANISHING * count
+    divisor = mass
+    if abs(mass) < floor:
+        divisor = -floor if mass < 0 else floor
+    for j in range(out.shape[0]):
+        out[j] /= divisor
+
+
 def step(
     query, slot_query, key, slot_key, value, rank, new_key, new_slot_key, new_value, length, count, log_decay, folded_log_decay,
     moments, mass, folded_count, reference, is_folded, starts, offsets, widths, multiplicities, coefficients, binomials,
@@ -125,137 +251,56 @@ def step(
     decay; moments (N, F, e); starts: where order n begins in the moments, -1: not kept; window 0: no exact slots. `divides`:
     weighted becomes U / Z, by the vanishing rule; `appends`: the token takes the next place. Follows reading.py line by line.
     """
-    heads, group = query.shape[0], query.shape[1]
-    per_row = heads // count.shape[0]
-    near = np.zeros(length + 1, dtype=np.bool_)
-    far = np.zeros(length + 1, dtype=np.bool_)
-    y = np.empty(length + 1, dtype=query.dtype)
-    decay = np.ones(length + 1, dtype=query.dtype)
-    total_width = offsets[offsets.shape[0] - 1] + widths[widths.shape[0] - 1]
-    phi = np.empty((group, total_width), dtype=query.dtype)
-    per_order = np.empty(offsets.shape[0], dtype=np.float64)
-    scaled = np.empty(query.shape[2], dtype=query.dtype)
-    faint = VANISHING_MEAN * np.finfo(query.dtype).tiny
+    heads, group, d = query.shape
+    near, far = np.zeros(length + 1, dtype=np.bool_), np.zeros(length + 1, dtype=np.bool_)
+    y, decay = np.empty(length + 1, dtype=np.float64), np.ones(length + 1, dtype=np.float64)
+    phi = np.empty((group, offsets[-1] + widths[-1]), dtype=query.dtype)
+    scaled, spare = np.empty(d, dtype=query.dtype), np.empty((group, weighted.shape[2]), dtype=query.dtype)
+    is_large, faint = moments.size * moments.itemsize > LARGE, VANISHING_MEAN * np.finfo(query.dtype).tiny
     for n in range(heads):
-        row = n // per_row
-        now = count[row]
-        for s in range(length + 1):
-            at = now if s == length else rank[row, s]
-            is_slot = window > 0 and at >= 0 and (now - at < window or at < sinks)
-            near[s] = is_slot
-            far[s] = at >= 0 and has_tail and not is_slot
-            if log_decay.shape[1] > 0 and s < length:
-                decay[s] = math.exp(log_decay[n, s])
-        folded_decay = math.exp(min(folded_log_decay[n], 0.0))
-        reads_folded = has_tail and is_folded[row]
+        row = n // (heads // count.shape[0])
+        mark_keys(count[row], rank[row], length, window, sinks, has_tail, near, far)
+        for s in range(log_decay.shape[1]):
+            decay[s] = math.exp(log_decay[n, s])
+        reads_folded, folded_decay = has_tail and is_folded[row], math.exp(min(folded_log_decay[n], 0.0))
+        held = folded_count[n] * folded_decay if reads_folded else 0.0
         for r in range(group):
-            tail_count, total = 0.0, 0.0
-            if has_tail:
-                for s in range(length + 1):
-                    if far[s]:
-                        product = dot(query[n, r], new_key[n]) if s == length else dot(query[n, r], key[n, s])
-                        y[s] = product * scales[0]
-                        tail_count += decay[s]
-                        total += y[s] * decay[s]
-            offset = 0.0
+            out, offset, folded_total = weighted[n, r], 0.0, 0.0
+            out[:] = 0
             if reads_folded:
-                root = math.sqrt(scales[0])
-                for i in range(scaled.shape[0]):
-                    scaled[i] = query[n, r, i] * root
-                tail_count += folded_count[n] * folded_decay
+                for i in range(d):
+                    scaled[i] = query[n, r, i] * math.sqrt(scales[0])
                 if is_centered:
                     offset = dot(scaled, reference[n])
-                    first = dot(scaled, mass[n, 1 : 1 + scaled.shape[0]])
-                    total += (first + folded_count[n] * offset) * folded_decay
-            middle = 0.0
-            if is_centered and tail_count >= faint:
-                middle = total / tail_count
-            tail_mass = 0.0
-            for j in range(weighted.shape[2]):
-                weighted[n, r, j] = 0
+                    folded_total = dot(scaled, mass[n, 1 : 1 + d]) * folded_decay + held * offset
+            tail_mass, tail_count, middle = 0.0, 0.0, 0.0
             if has_tail:
-                for s in range(length + 1):
-                    if far[s]:
-                        weight = horner(coefficients, y[s] - middle) * decay[s]
-                        tail_mass += weight
-                        if s == length:
-                            for j in range(weighted.shape[2]):
-                                weighted[n, r, j] += weight * new_value[n, j]
-                        else:
-                            for j in range(weighted.shape[2]):
-                                weighted[n, r, j] += weight * value[n, s, j]
+                score_keys(query[n, r], key[n], new_key[n], scales[0], far, y)
+                tail_count, mean = middle_of(y, decay, far, folded_total, held, faint)
+                middle = mean if is_centered else 0.0
+                tail_mass = add_tail(y, decay, far, middle, coefficients, value[n], new_value[n], out)
             if reads_folded:
-                monomials_of_row(scaled, offsets, phi[r])
-                if is_centered:
-                    recentre(coefficients, binomials, offset - middle, per_order)
-                else:
-                    per_order[:] = coefficients
-                far_mass = 0.0
-                for o in range(offsets.shape[0]):
-                    if starts[o] >= 0:
-                        gain = per_order[o] * folded_decay
-                        part = query.dtype.type(0)
-                        for i in range(widths[o]):
-                            f = offsets[o] + i
-                            phi[r, f] = phi[r, f] * multiplicities[f] * gain
-                            part += phi[r, f] * mass[n, starts[o] + i]
-                        far_mass += part
-                tail_mass += far_mass
+                tail_mass += weigh_folded(
+                    scaled, mass[n], starts, offsets, widths, multiplicities, coefficients, binomials, offset - middle,
+                    is_centered, folded_decay, phi[r],
+                )  # fmt: skip
             out_mass[n, r], out_count[n, r], out_peak[n, r] = tail_mass, tail_count, middle
         if reads_folded:
             for o in range(offsets.shape[0]):
                 if starts[o] >= 0:
-                    read_rows(phi, offsets[o], moments[n, starts[o] : starts[o] + widths[o]], weighted[n])
-        if window > 0:
-            for r in range(group):
-                join_slots(
-                    slot_query[n, r], slot_key[n], value[n], new_slot_key[n], new_value[n], length, near, log_decay, n, scales[1],
-                    faint, y, weighted[n, r], out_mass[n, r : r + 1], out_count[n, r : r + 1], out_peak[n, r : r + 1], has_tail,
+                    rows = moments[n, starts[o] : starts[o] + widths[o]]
+                    read_rows(phi[:, offsets[o] : offsets[o] + widths[o]], rows, is_large, weighted[n], spare)
+        for r in range(group):
+            if window > 0:
+                score_keys(slot_query[n, r], slot_key[n], new_slot_key[n], scales[1], near, y)
+                out_mass[n, r], out_count[n, r], out_peak[n, r] = add_slots(
+                    y, log_decay[n], near, out_peak[n, r], out_count[n, r], out_mass[n, r], faint, value[n], new_value[n],
+                    weighted[n, r],
                 )  # fmt: skip
-        if divides:
-            for r in range(group):
-                floor = VANISHING * out_count[n, r] if has_tail else 0.0
-                divisor = out_mass[n, r]
-                if abs(divisor) < floor:
-                    divisor = -floor if divisor < 0 else floor
-                for j in range(weighted.shape[2]):
-                    weighted[n, r, j] /= divisor
+            if divides:
+                divide(weighted[n, r], out_mass[n, r], out_count[n, r])
         if appends:
             slot_key[n, length], value[n, length] = new_slot_key[n], new_value[n]
     if appends:
         for row in range(rank.shape[0]):
             rank[row, length] = count[row if count.shape[0] > 1 else 0]
-
-
-def join_slots(
-    query, key, value, new_key, new_value, length, near, log_decay, n, scale, faint, y, weighted, mass, count, peak, has_tail
-):
-    """Slots exp(x - M) beside the tail exp(m - M) p, M = max(largest slot score, m); m comes in `peak` and M goes out."""
-    top = -math.inf
-    for s in range(length + 1):
-        if near[s]:
-            score = (dot(query, new_key) if s == length else dot(query, key[s])) * scale
-            if s < length and log_decay.shape[1] > 0:
-                score += log_decay[n, s]
-            y[s] = score
-            top = max(top, score)
-    middle, tail_count = peak[0], count[0]
-    reads_tail = has_tail and tail_count >= faint
-    largest = max(top, middle) if reads_tail else top
-    gain = math.exp(min(middle - largest, 0.0)) if reads_tail else 0.0
-    near_mass = 0.0
-    for j in range(weighted.shape[0]):
-        weighted[j] = weighted[j] * gain if reads_tail else 0
-    for s in range(length + 1):
-        if near[s]:
-            weight = math.exp(y[s] - largest)
-            near_mass += weight
-            if s == length:
-                for j in range(weighted.shape[0]):
-                    weighted[j] += weight * new_value[j]
-            else:
-                for j in range(weighted.shape[0]):
-                    weighted[j] += weight * value[s, j]
-    mass[0] = near_mass + gain * mass[0] if reads_tail else near_mass
-    count[0] = near_mass + gain * tail_count if reads_tail else near_mass
-    peak[0] = largest
