@@ -158,6 +158,24 @@ def test_the_backward_pass_computes_in_the_precision_of_the_forward_pass():
     same_bits(found[0], found[1], "gradient of key")
 
 
+def test_chunks_of_one_token_are_computed_anew_too():
+    """What very large states come down to."""
+    spec = spec_of("taylor:0..2@mean+w8s2")
+    arguments = inputs(spec, length=40, requires_grad=True)
+    out, found = run_form(arguments, spec, "chunked", 1)
+    expected, gradient = run_form(arguments, spec, "parallel")
+    close(out, expected, "fp64")
+    all_close(found, gradient, "fp64 gradient", "gradient of")
+
+
+def test_a_gradient_of_a_gradient_is_refused():
+    arguments = inputs(spec_of("taylor:0..2"), length=40, requires_grad=True)
+    out, _ = attend(**arguments, spec=spec_of("taylor:0..2"), form="chunked", chunk_size=16)
+    with pytest.raises(RuntimeError) as error:
+        torch.autograd.grad(out.sum(), arguments["key"], create_graph=True)
+    holds("use form='parallel'" in str(error.value), str(error.value))
+
+
 def test_bytes_kept_for_the_backward_pass():
     """4,096 tokens are 64 blocks: the inputs and 7 states behind them, each of 4 G (F (e + 1) + 1) bytes and two whole numbers."""
     spec, length, width, heads = spec_of("taylor:0..3!"), 4096, 6, 2

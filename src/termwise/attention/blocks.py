@@ -62,10 +62,10 @@ def _blocks(call: Call, size: int) -> tuple[Tensor, AttentionState | None]:
 def _loop(
     step: Step, call: Call, state: AttentionState, keys: Keys | None, queries: Queries | None, size: int
 ) -> tuple[Tensor | None, AttentionState]:
-    """One step after another over blocks of keys, queries or both; where gradients are wanted, blocks are computed anew."""
+    """One step after another over blocks of keys, queries or both; for gradients of the chunked form each is computed anew."""
     inputs = Inputs(state, keys, queries, call.parameters)
     length = keys.length if keys is not None else call.num_queries
-    if 1 < size < length and torch.is_grad_enabled() and inputs.needs_grad:
+    if call.form == "chunked" and size < length and torch.is_grad_enabled() and inputs.needs_grad:
         return run_recomputing(step, inputs, length, size, call.row_counts)
     outputs = Outputs(length)
     for start in range(0, length, size):

@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from termwise.attention.folding import Keys
 from termwise.attention.reading import Queries
@@ -111,7 +110,8 @@ def run_recomputing(
 ) -> tuple[Tensor | None, AttentionState]:
     """Outputs of all blocks of `size`, joined along the queries, and the last state.
 
-    Gradients reach every tensor of `inputs`, once (no gradient of a gradient). Bad rows are counted in the forward pass alone.
+    Gradients reach every tensor of `inputs`; bad rows are counted in the forward pass alone. Errors: RuntimeError for a gradient
+    of a gradient.
     """
     tensors = inputs.tensors
     shell = inputs.holding(dict.fromkeys(tensors, torch.empty(0)))
@@ -165,8 +165,12 @@ class _Recomputing(torch.autograd.Function):
         return outputs.joined, state, *_floating(state).values()
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_out: Tensor | None, _: None, *grad_state: Tensor | None) -> tuple[Any, ...]:
+        if torch.is_grad_enabled():
+            # Left alone, the second gradient would lack what runs through here, without a word.
+            raise RuntimeError(
+                "create_graph=True asks for a gradient of a gradient, which form='chunked' does not offer; use form='parallel'"
+            )
         loop, num_inputs = ctx.loop, len(ctx.loop.names)
         # Asked for once: inside torch's own checkpoint they can be unpacked once only.
         saved = ctx.saved_tensors
