@@ -137,7 +137,7 @@ def parallel_terms(spec: AttentionSpec, work: Work) -> dict[str, float]:
         "parallel_pages": float(max(0, scores - KEPT)),
     }
     reads = work.num_queries * work.heads if work.has_state else 0
-    folds = work.num_keys * work.kv_heads if work.hands_back else 0
+    folds = _num_far(spec, work, work.num_keys) * work.kv_heads if work.hands_back else 0
     return found | _state_terms(spec, work, reads, folds)
 
 
@@ -154,7 +154,15 @@ def chunked_terms(spec: AttentionSpec, work: Work) -> dict[str, float]:
         "chunked_products": float(scores * (work.key_width + work.value_width)),
         "chunked_scores": float(scores * _passes(spec)),
     }
-    return found | _state_terms(spec, work, work.num_queries * work.heads, work.num_keys * work.kv_heads)
+    reads = work.num_queries if work.has_state else _num_far(spec, work, work.num_queries)
+    folds = _num_far(spec, work, work.num_keys)
+    return found | _state_terms(spec, work, reads * work.heads, folds * work.kv_heads)
+
+
+def _num_far(spec: AttentionSpec, work: Work, number: int) -> int:
+    """Keys that are folded, or queries that have folded keys: all but those of the first block and the window."""
+    window = spec.local.window + spec.local.sinks if spec.local else 0
+    return max(0, number - work.chunk_size - window) if work.causal else number
 
 
 def _state_terms(spec: AttentionSpec, work: Work, reads: int, folds: int) -> dict[str, float]:

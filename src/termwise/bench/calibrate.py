@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,9 +18,12 @@ if TYPE_CHECKING:
     from termwise.attention.machine import Machine
 
 FORMS = ("parallel", "chunked")
-REPEATS = 5
-# Interleaved calls of one shape stop after so many seconds.
-MOST_SECONDS = 1.5
+PASSES = 3
+REPEATS = 3
+# Interleaved calls of one shape in one pass stop after so many seconds.
+MOST_SECONDS = 0.7
+# What a pair of forms is to each other counts so much more than what each is by itself: that alone is chosen by.
+WEIGHT_OF_RATIO = 3.0
 GOOD = 1.1  # a pick that takes at most this much of the best form's time
 
 
@@ -126,7 +130,7 @@ def describe_calibration() -> dict[str, Any]:
     fitted, held_out = len(fitted_cases()), len(held_out_cases())
     return {
         "shapes_fitted": fitted, "shapes_held_out": held_out, "kept_in": str(machine_file()),
-        "seconds": (fitted + held_out) * MOST_SECONDS,
+        "seconds": PASSES * (fitted + held_out) * MOST_SECONDS,
     }  # fmt: skip
 
 
@@ -144,9 +148,10 @@ def run_calibration(out: Path, *, threads: int, console: Console) -> Calibration
     )
     folder = RunFolder.create(out, "bench", {"calibrate": True}, {"calibrate": True, "threads": threads})
     with num_threads(threads):
-        fitted = [(case, times_of(case)) for case in fitted_cases()]
-        machine = fit(fitted)
-        judged = [judge(case, times_of(case), machine) for case in held_out_cases()]
+        times = measured([*fitted_cases(), *held_out_cases()], console)
+    fitted = [(case, times[case]) for case in fitted_cases()]
+    machine = fit(fitted)
+    judged = [judge(case, times[case], machine) for case in held_out_cases()]
     found = Calibration(machine, tuple(judged), tuple(fitted))
     machine.save(
         machine_file(),
@@ -160,6 +165,22 @@ def run_calibration(out: Path, *, threads: int, console: Console) -> Calibration
         say(sentence(one))
     say(f"the picked form is within 10 % of the best on {found.num_good} of {len(judged)} shapes not used to fit it")
     say(f"kept in {machine_file()}; form='auto' goes by it from now on, delete the file to go back")
+    return found
+
+
+def measured(cases: Sequence[Case], console: Console) -> dict[Case, dict[str, float]]:
+    """The least times of all cases in some passes over them in another order each, so that a slow minute spoils none for good."""
+    from rich.progress import Progress
+
+    found: dict[Case, dict[str, float]] = {}
+    with Progress(console=console, transient=True) as progress:
+        for number in progress.track([*range(PASSES * len(cases))], description="both forms of every shape"):
+            if number % len(cases) == 0:
+                order = random.Random(number).sample(cases, len(cases))
+            case = order[number % len(cases)]
+            times = times_of(case)
+            before = found.get(case, times)
+            found[case] = {form: min(times[form], before[form]) for form in FORMS}
     return found
 
 
@@ -188,12 +209,12 @@ def times_of(case: Case) -> dict[str, float]:
                 spent += clock
                 if number > 0:
                     found[form].append(clock)
-            if number > 1 and spent > MOST_SECONDS:
+            if number > 0 and spent > MOST_SECONDS:
                 break
     return {form: min(clock) for form, clock in found.items()}
 
 
-def fit(measured: Sequence[tuple[Case, dict[str, float]]]) -> Machine:
+def fit(shapes: Sequence[tuple[Case, dict[str, float]]]) -> Machine:
     """Constants from 0 on that come nearest to the times, in their logarithms."""
     import numpy as np
     from scipy.optimize import least_squares, nnls
@@ -202,21 +223,24 @@ def fit(measured: Sequence[tuple[Case, dict[str, float]]]) -> Machine:
     from termwise.attention.machine import Machine
 
     rows = []
-    for case, times in measured:
-        for form, clock in times.items():
+    for case, times in shapes:
+        for form in FORMS:
             terms = terms_of(case, form)
-            rows.append([terms.get(name, 0.0) / clock for name in TERMS])
+            rows.append([terms.get(name, 0.0) / times[form] for name in TERMS])
     matrix = np.array(rows)
     scale = np.where(matrix.max(axis=0) > 0, matrix.max(axis=0), 1.0)
     matrix = matrix / scale
     start, _ = nnls(matrix, np.ones(len(rows)))
-    # The least squares of relative errors lean towards predictions that are too small: logarithms do not, and a call that
-    # another process disturbed counts less.
-    found = least_squares(
-        lambda constants: np.log(np.maximum(matrix @ constants, 1e-6)), np.maximum(start, 1e-9), bounds=(0, np.inf),
-        loss="soft_l1", f_scale=0.1,
-    )  # fmt: skip
-    return Machine(dict(zip(TERMS, (found.x / scale).tolist(), strict=True)), source="measured now")
+
+    def errors(constants: np.ndarray) -> np.ndarray:
+        logarithms = np.log(np.maximum(matrix @ constants, 1e-6))
+        ratios = logarithms[::2] - logarithms[1::2]
+        return np.concatenate([logarithms, WEIGHT_OF_RATIO * ratios])
+
+    # A shape that another process disturbed counts less.
+    found = least_squares(errors, np.maximum(start, 1e-6), bounds=(0, np.inf), loss="soft_l1", f_scale=0.3)
+    constants = (found.x / scale).tolist()
+    return Machine(dict(zip(TERMS, constants, strict=True)), source="measured now")
 
 
 def terms_of(case: Case, form: str) -> dict[str, float]:

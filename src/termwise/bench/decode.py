@@ -16,7 +16,7 @@ from termwise.attention.state import AttentionState
 from termwise.bench import agreement
 from termwise.bench.baseline import FusedAttention
 from termwise.bench.config import BASELINE
-from termwise.bench.inputs import Shape, form_of, piece, tensors
+from termwise.bench.inputs import Shape, form_of, piece, plain_tensors, tensors
 from termwise.bench.prefill import state_figures
 from termwise.bench.rows import Figure, Row
 from termwise.bench.timing import Spread, interleaved, seconds, synchronize
@@ -33,12 +33,16 @@ Times = list[float]
 @torch.no_grad()
 def measure(specs: Mapping[str, AttentionSpec], shape: Shape, length: int, repeats: int, seed: int) -> list[Row]:
     """A row of the baseline and of every spec after `length` tokens."""
-    plain = tensors(AttentionSpec(), shape, length + STRETCH, seed)
+    plain = plain_tensors(shape, length + STRETCH, seed)
     runs: dict[str, Callable[[], Times]] = {BASELINE: _baseline(plain, shape, length)}
     rows: dict[str, Row] = {}
     for name, spec in specs.items():
-        given = tensors(spec, shape, length + STRETCH, seed)
-        state = state_after(spec, given, length)
+        given = tensors(spec, shape, length + STRETCH, seed, plain)
+        try:
+            state = state_after(spec, given, length)
+        except ValueError as error:
+            rows[name] = Row(name, "decode", length, missing=str(error))
+            continue
         form, why = form_of(spec, shape, 1, depth=length)
         failed = _disagreement(spec, given, state, length)
         row = Row(name, "decode", length, num_tokens=STRETCH, form=form, why=why, failed=failed)

@@ -42,20 +42,21 @@ class Shape:
         )  # fmt: skip
 
 
-def tensors(spec: AttentionSpec, shape: Shape, length: int, seed: int = 0) -> dict[str, Any]:
-    """Arguments of `attend` but the spec: query (B, T, H, d), key and value (B, T, G, .), gates, decay, parameters."""
-    make = torch.Generator().manual_seed(seed)
+def tensors(
+    spec: AttentionSpec, shape: Shape, length: int, seed: int = 0, shared: dict[str, Tensor] | None = None
+) -> dict[str, Any]:
+    """Arguments of `attend` but the spec: query (B, T, H, d), key and value (B, T, G, .), gates, decay, parameters.
+
+    `shared`: query, key and value that are there already; those of one seed are the same for every spec.
+    """
+    make = torch.Generator().manual_seed(seed + 1)
 
     def normal(*sizes: int) -> Tensor:
         return torch.randn(*sizes, generator=make)
 
-    heads, kv_heads, width = shape.heads, shape.kv_heads, shape.value_width
+    heads, kv_heads = shape.heads, shape.kv_heads
     per_key = (shape.batch, length, kv_heads)
-    found: dict[str, Any] = {
-        "query": normal(shape.batch, length, heads, shape.key_width),
-        "key": normal(*per_key, shape.key_width),
-        "value": normal(*per_key, width),
-    }
+    found: dict[str, Any] = dict(shared or plain_tensors(shape, length, seed))
     if spec.input_gate is True:
         found["input_gate"] = torch.sigmoid(normal(*per_key))
     if spec.output_gate is not None:
@@ -65,6 +66,17 @@ def tensors(spec: AttentionSpec, shape: Shape, length: int, seed: int = 0) -> di
     found = {name: tensor.to(shape.device, shape.dtype) for name, tensor in found.items()}
     parameters = _parameters(spec, shape, length, make)
     return found | ({"parameters": parameters} if parameters else {})
+
+
+def plain_tensors(shape: Shape, length: int, seed: int = 0) -> dict[str, Tensor]:
+    """Query (B, T, H, d), key (B, T, G, d) and value (B, T, G, e), which is all that fused attention takes."""
+    make = torch.Generator().manual_seed(seed)
+    sizes = {
+        "query": (shape.heads, shape.key_width), "key": (shape.kv_heads, shape.key_width),
+        "value": (shape.kv_heads, shape.value_width),
+    }  # fmt: skip
+    found = {name: torch.randn(shape.batch, length, *size, generator=make) for name, size in sizes.items()}
+    return {name: tensor.to(shape.device, shape.dtype) for name, tensor in found.items()}
 
 
 def _parameters(spec: AttentionSpec, shape: Shape, length: int, make: torch.Generator) -> dict[str, Tensor]:

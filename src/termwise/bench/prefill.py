@@ -15,7 +15,7 @@ from termwise.attention.state import AttentionState, stored_orders
 from termwise.bench import agreement
 from termwise.bench.baseline import FusedAttention
 from termwise.bench.config import BASELINE
-from termwise.bench.inputs import Shape, form_of, tensors
+from termwise.bench.inputs import Shape, form_of, plain_tensors, tensors
 from termwise.bench.rows import Figure, Row
 from termwise.bench.timing import Spread, interleaved, seconds
 
@@ -27,8 +27,8 @@ WARM_LENGTH = 8192
 def measure(specs: Mapping[str, AttentionSpec], shape: Shape, length: int, repeats: int, seed: int) -> list[Row]:
     """A row of the baseline and of every spec at one length."""
     baseline = FusedAttention(shape, length)
-    given = {name: tensors(spec, shape, length, seed) for name, spec in specs.items()}
-    plain = tensors(AttentionSpec(), shape, length, seed)
+    plain = plain_tensors(shape, length, seed)
+    given = {name: tensors(spec, shape, length, seed, plain) for name, spec in specs.items()}
     warm = {name: tensor[:, :WARM_LENGTH] for name, tensor in plain.items()}
     baseline.prefill(**warm)
     runs = {BASELINE: lambda: seconds(lambda: baseline.prefill(**plain), shape.device)}
@@ -36,7 +36,11 @@ def measure(specs: Mapping[str, AttentionSpec], shape: Shape, length: int, repea
     states: dict[str, list[Figure]] = {}
     for name, spec in specs.items():
         # This call warms up as well: the form, the shape and the tensors are those that are timed.
-        out, state = attend(**given[name], spec=spec, output_final_state=True)
+        try:
+            out, state = attend(**given[name], spec=spec, output_final_state=True)
+        except ValueError as error:
+            rows[name] = Row(name, "prefill", length, missing=str(error))
+            continue
         assert state is not None
         form, why = form_of(spec, shape, length)
         failed = agreement.of_prefill(spec, given[name], out).reason

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -114,7 +113,6 @@ def run_bench(config: BenchConfig, out: Path, *, arguments: Mapping[str, Any], c
     except (ValueError, OSError):
         if is_new and not folder.records():
             (out / "run.json").unlink()
-            shutil.rmtree(out, ignore_errors=True)
         raise
     return folder
 

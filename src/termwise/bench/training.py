@@ -16,7 +16,7 @@ from termwise.bench import agreement
 from termwise.bench.agreement import Agreement
 from termwise.bench.baseline import fused
 from termwise.bench.config import BASELINE, BenchConfig
-from termwise.bench.inputs import PER_TOKEN, Shape, form_of, tensors
+from termwise.bench.inputs import PER_TOKEN, Shape, form_of, plain_tensors, tensors
 from termwise.bench.memory import in_child
 from termwise.bench.rows import Figure, Row
 from termwise.bench.timing import interleaved, seconds
@@ -32,7 +32,7 @@ LEAVES = ("query", "key", "value")
 
 def measure(specs: Mapping[str, AttentionSpec], config: BenchConfig, shape: Shape, length: int) -> list[Row]:
     """A row of the baseline and of every spec in every form it has."""
-    plain = tensors(AttentionSpec(), shape, length, config.seed)
+    plain = plain_tensors(shape, length, config.seed)
     towards = torch.randn(
         shape.batch, length, shape.heads, shape.value_width, generator=torch.Generator().manual_seed(1)
     )
@@ -42,7 +42,7 @@ def measure(specs: Mapping[str, AttentionSpec], config: BenchConfig, shape: Shap
     }
     rows = {BASELINE: Row(BASELINE, "training", length, num_tokens=length, form="sdpa")}
     for name, spec in specs.items():
-        given = tensors(spec, shape, length, config.seed)
+        given = tensors(spec, shape, length, config.seed, plain)
         for form, why in forms_of(spec, shape, length).items():
             row = Row(name, "training", length, num_tokens=length, form=form, why=why)
             missing = too_large(name, form, config, length)

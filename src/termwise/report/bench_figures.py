@@ -52,6 +52,7 @@ def figures(view: BenchView, say: Words) -> list[Figure]:
     palette = colors(view)
     made = [_measure(measure, view, palette, say) for measure in MEASURES]
     made.insert(2, _state(view, palette, say))
+    made.insert(5, _training_memory(view, palette, say))
     return [figure for figure in made if figure is not None]
 
 
@@ -103,6 +104,15 @@ def _state(view: BenchView, palette: dict[str, str], say: Words) -> Figure | Non
     cache = tuple(Point(length, *3 * [value]) for length, value in sorted(caches.items()))
     every = [Line(say("bench.cache"), drawing.INK, cache), *lines] if lines else []
     return _figure("state", every, say("bench.caption.state"), True, say)
+
+
+def _training_memory(view: BenchView, palette: dict[str, str], say: Words) -> Figure | None:
+    lines = []
+    for one in view.of("training"):
+        found = [(n, view.figure("training_memory", one.label, "training", n)) for n in view.lengths]
+        points = tuple(Point(n, *3 * [record.value]) for n, record in found if record is not None and record.value)
+        lines.append(Line(name(one, say), palette[BASELINE if one.variant == BASELINE else one.label], points))
+    return _figure("training_memory", lines, say("bench.caption.training_memory"), True, say)
 
 
 def _figure(key: str, lines: list[Line], caption: str, is_size: bool, say: Words) -> Figure | None:

@@ -55,8 +55,14 @@ def summary(view: BenchView, say: Words) -> Summary:
     if facts:
         text = say.listing(facts[:3])
         headline = say("bench.headline.some", facts=f"A{text[1:]}" if text.startswith("a model") else text)
-    lines = [_sentence(one, say) for one in compared if one.ratio]
+    lines = [_shape(view, say), *(_sentence(one, say) for one in compared if one.ratio)]
     return Summary(headline, tuple(lines), ())
+
+
+def _shape(view: BenchView, say: Words) -> str:
+    setting = view.reading.setting
+    names = ("batch", "heads", "kv_heads", "key_width", "value_width", "dtype", "threads")
+    return say("bench.shape", **{name: setting(name, say("not_measured")) for name in names})
 
 
 def _fact(one: Series, say: Words) -> str:

@@ -13,7 +13,9 @@ GOOD = 0.1  # a pick is good up to so much over the best form's time
 
 def measures(view: BenchView, say: Words) -> list[Table]:
     """A table a measure: subjects down, lengths across."""
-    return [measure_table(measure, view, say) for measure in MEASURES if _series(view, measure)]
+    made = [measure_table(measure, view, say) for measure in MEASURES if _series(view, measure)]
+    memory = training_memory(view, say)
+    return [*made, memory] if memory else made
 
 
 def brief(view: BenchView, say: Words) -> list[Table]:
@@ -44,6 +46,23 @@ def measure_table(measure: str, view: BenchView, say: Words) -> Table:
         for one in series
     )
     return Table(say(f"bench.table.{measure}", n=128), columns, rows, _strong(series))
+
+
+def training_memory(view: BenchView, say: Words) -> Table | None:
+    """Peak memory of a training step."""
+    series = view.of("training")
+    lengths = _lengths(series)
+    if not lengths:
+        return None
+    columns = (Column(say("bench.column.subject")), *(Column(units.tokens(n), is_number=True) for n in lengths))
+    rows = [
+        (
+            Cell(name(one, say)),
+            *(_bytes(view.figure("training_memory", one.label, "training", n), None, say) for n in lengths),
+        )
+        for one in series
+    ]
+    return Table(say("bench.table.training_memory"), columns, tuple(rows), _strong(series))
 
 
 def _series(view: BenchView, measure: str) -> list[Series]:
@@ -91,24 +110,35 @@ def _missing(record: Record | None, say: Words) -> Cell:
 
 
 def state(view: BenchView, say: Words) -> Table | None:
-    """Live bytes beside the formula and a cache."""
-    columns = (
-        Column(say("bench.column.subject")),
-        Column(say("bench.column.at"), is_number=True),
-        *(Column(say(f"bench.column.{key}"), is_number=True) for key in ("state", "formula", "cache")),
-    )
-    rows = []
-    for variant in view.names:
-        for length in view.lengths:
-            found = [_of_either(view, metric, variant, length) for metric in ("state", "state_formula", "cache")]
-            live, formula, cache = (None if r is None else r.value for r in found)
-            if live is None or formula is None or cache is None:
-                continue
-            apart = abs(live / formula - 1) if formula else 0.0
-            note = say("bench.equal") if live == formula else say("bench.apart", share=say.share(apart))
-            cells = (Cell(units.size(live)), Cell(units.size(formula), note), Cell(units.size(cache)))
-            rows.append((Cell(variant), Cell(units.tokens(length)), *cells))
-    return Table(say("bench.table.state"), columns, tuple(rows)) if rows else None
+    """Live bytes beside the formula, subjects down, lengths across; the cache above them."""
+    found = {
+        (metric, name, length): record
+        for metric in ("state", "state_formula", "cache")
+        for name in view.names
+        for length in view.lengths
+        if (record := _of_either(view, metric, name, length)) is not None
+    }
+    lengths = sorted({length for _, _, length in found})
+    if not lengths:
+        return None
+    columns = (Column(say("bench.column.subject")), *(Column(units.tokens(n), is_number=True) for n in lengths))
+    caches = [next((r for (m, _, at), r in found.items() if m == "cache" and at == n), None) for n in lengths]
+    rows = [(Cell(say("bench.cache")), *(_bytes(cache, None, say) for cache in caches))]
+    for name in view.names:
+        if any(of == name for _, of, _ in found):
+            pairs = [(found.get(("state", name, n)), found.get(("state_formula", name, n))) for n in lengths]
+            rows.append((Cell(name), *(_bytes(live, formula, say) for live, formula in pairs)))
+    return Table(say("bench.table.state"), columns, tuple(rows), frozenset({0}))
+
+
+def _bytes(live: Record | None, formula: Record | None, say: Words) -> Cell:
+    if live is None or live.value is None:
+        return _missing(live, say)
+    if formula is None or not formula.value:
+        return Cell(units.size(live.value))
+    if live.value == formula.value:
+        return Cell(units.size(live.value), say("bench.equal"))
+    return Cell(units.size(live.value), say("bench.apart", formula=units.size(formula.value)), "flag")
 
 
 def _of_either(view: BenchView, metric: str, variant: str, length: int) -> Record | None:
@@ -149,15 +179,18 @@ def _with_bounds(record: Record) -> str:
 
 
 def forms(view: BenchView, say: Words) -> Table | None:
-    """The form of every row and the reason of its choice."""
+    """The forms of every subject and measure, with the reason of the choice at the longest length of each."""
     columns = tuple(Column(say(f"bench.column.{key}")) for key in ("subject", "measure", "at", "form", "why"))
     rows = []
     for one in view.series:
-        for length, record in sorted(one.main.items()):
+        by_form: dict[str, list[Record]] = {}
+        for _, record in sorted(one.main.items()):
             if one.variant != BASELINE and record.form and record.status == "ok" and record.reason:
-                measure = say(f"bench.measure.{one.measure}")
-                texts = (one.label, measure, units.tokens(length), record.form, record.reason)
-                rows.append(tuple(Cell(text) for text in texts))
+                by_form.setdefault(record.form, []).append(record)
+        for form, records in by_form.items():
+            lengths = say.listing([units.tokens(record.subject["length"]) for record in records], 12)
+            texts = (one.variant, say(f"bench.measure.{one.measure}"), lengths, form, records[-1].reason or "")
+            rows.append(tuple(Cell(text) for text in texts))
     return Table(say("bench.form.caption"), columns, tuple(rows)) if rows else None
 
 

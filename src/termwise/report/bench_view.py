@@ -61,9 +61,9 @@ class BenchView:
         """The series of one measure that have a figure."""
         return [series for series in self.series if series.measure == measure and series.values]
 
-    def figure(self, metric: str, variant: str, measure: str, length: int) -> Record | None:
+    def figure(self, metric: str, label: str, measure: str, length: int) -> Record | None:
         """A further figure of a row."""
-        return self.figures.get((metric, variant, measure, length))
+        return self.figures.get((metric, label, measure, length))
 
     @property
     def lengths(self) -> list[int]:
@@ -97,12 +97,18 @@ def bench_view(reading: Reading) -> BenchView:
         ),
         {metric: r for metric in MACHINE for r in records if r.metric == metric},
         {
-            (r.metric, str(r.subject.get("variant")), str(r.subject.get("measure")), length): r
+            (r.metric, label_of(str(r.subject.get("variant")), measure, r.form), measure, length): r
             for r in records
             if isinstance(length := r.subject.get("length"), int) and r.metric not in MEASURES
+            for measure in (str(r.subject.get("measure")),)
         },
         _picks(records),
     )
+
+
+def label_of(name: str, measure: str, form: str | None) -> str:
+    """What a series is called: training runs several forms of one subject."""
+    return f"{name}, {form}" if measure == "training" and name != BASELINE and form else name
 
 
 def _picks(records: Iterable[Record]) -> tuple[tuple[Record, Record, Record], ...]:
@@ -121,7 +127,7 @@ def _series(records: Iterable[Record], name: str, measure: str) -> list[Series]:
     made = []
     for form in forms:
         own = [r for r in mine if form is None or r.form == form]
-        label = name if form is None or len(forms) == 1 else f"{name}, {form}"
+        label = label_of(name, measure, form)
         by_length = {
             metric: {
                 r.subject["length"]: r for r in own if r.metric == metric and isinstance(r.subject.get("length"), int)
