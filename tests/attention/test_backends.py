@@ -1,0 +1,332 @@
+"""The compiled loops against the torch forms: every value, token by token, in chunks, and where they must step aside."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from termwise.attention import backends
+from termwise.attention.backends import compiled, compiled_loops
+from termwise.attention.backends.products import fold_into, read_from
+from termwise.attention.backends.tables import tables_of
+from termwise.attention.cost import cost
+from termwise.attention.forms import attend
+from termwise.attention.monomials import features, multiplicities, total_width
+from termwise.attention.state import AttentionState
+from tests.attention.compare import close, close_states, equal, holds, same_bits
+from tests.attention.running import clone
+from tests.attention.slicing import tokens
+from tests.attention.values import NAMES, inputs, is_long_series, spec_of, turn_of, window_of
+
+SERVED = [n for n in NAMES if spec_of(n).is_constant_size and not is_long_series(spec_of(n))]
+
+
+@pytest.fixture
+def torch_forms(monkeypatch):
+    """What happens where numba does not load."""
+    monkeypatch.setattr(backends, "compiled_loops", lambda: None)
+    monkeypatch.setattr("termwise.attention.step.compiled_loops", lambda: None)
+
+
+def stepped(
+    arguments: dict, spec, first: int, state: AttentionState | None = None
+) -> tuple[torch.Tensor, AttentionState]:
+    """A first part at once, the rest token by token."""
+    length, outputs = arguments["query"].shape[1], []
+    with torch.no_grad():
+        for start, stop in [(0, first), *((t, t + 1) for t in range(first, length))]:
+            form = "auto" if stop - start == 1 else "parallel"
+            out, state = attend(
+                **tokens(arguments, start, stop), spec=spec, form=form, initial_state=state, output_final_state=True
+            )
+            outputs.append(out)
+    assert state is not None
+    return torch.cat(outputs, dim=1), state
+
+
+def test_numba_is_here():
+    holds(compiled_loops() is not None, "the development environment has numba: all tests below mean something")
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_steps(name):
+    """Token by token from a short prompt, past two folds, against all at once: outputs and state, in float64."""
+    spec, turn = spec_of(name), turn_of(name)
+    kv_heads, group, batch = ((1, 2, 1), (2, 2, 1), (2, 1, 2), (1, 1, 2))[turn % 4]
+    arguments = inputs(
+        spec, length=window_of(spec) + 200, heads=kv_heads * group, kv_heads=kv_heads, batch=batch, seed=turn
+    )
+    expected, end = attend(**arguments, spec=spec, form="parallel", output_final_state=True)
+    out, state = stepped(arguments, spec, first=1 + turn % 9)
+    close(out, expected, "fp64", name)
+    close_states(state, end, "fp64", name)
+    holds(state.room is not None, f"{name}: the compiled step ran")
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_steps_in_float32(name):
+    """The promise for float32, from inputs of bfloat16 in turn."""
+    spec = spec_of(name)
+    length = window_of(spec) + 135
+    exact = inputs(spec, length=length, heads=2, kv_heads=1, seed=turn_of(name), mean=0.5, spread=0.7)
+    given = clone(exact, torch.bfloat16 if turn_of(name) % 2 else torch.float32, requires_grad=False)
+    wide = clone(given, torch.float32, requires_grad=False)
+    expected, _ = attend(**clone(given, torch.float64, requires_grad=False), spec=spec, form="parallel")
+    parallel, _ = attend(**wide, spec=spec, form="parallel")
+    out, state = stepped(wide, spec, first=4)
+    error, allowed = (float((o.double() - expected).square().mean().sqrt()) for o in (out, parallel))
+    # No worse than a few times the rounding of the parallel form on these very numbers, sums that cancel included.
+    holds(
+        error <= 8 * allowed + 1e-5 * float(expected.square().mean().sqrt()),
+        f"{name}: {error:.3g}, parallel {allowed:.3g}",
+    )
+    rough, end = stepped(given, spec, first=4)
+    equal((rough.dtype, end.key.dtype, state.key.dtype), (given["query"].dtype, torch.float32, torch.float32), name)
+    close(rough.double(), out.to(rough.dtype).double(), "rounded", f"{name}: the same sums, rounded once")
+
+
+@pytest.mark.parametrize("name", [n for n in SERVED if turn_of(n) % 3 == 0])
+def test_two_continuations_of_one_state(name):
+    """Each goes on as if it were alone, past a fold, and the state they began from is what it was."""
+    spec = spec_of(name)
+    arguments = inputs(spec, length=90, heads=2, kv_heads=1, seed=3)
+    _, begun = stepped(tokens(arguments, 0, 60), spec, first=50)
+    before = {n: t.clone() for n, t in begun.tensors.items()}
+    one, two = (inputs(spec, length=140, heads=2, kv_heads=1, seed=s) for s in (4, 5))
+    states, outputs = [begun, begun], [[], []]
+    for t in range(140):
+        for i, branch in enumerate((one, two)):
+            with torch.no_grad():
+                out, states[i] = attend(
+                    **tokens(branch, t, t + 1), spec=spec, initial_state=states[i], output_final_state=True
+                )
+            outputs[i].append(out)
+    for i, branch in enumerate((one, two)):
+        expected, end = attend(**branch, spec=spec, initial_state=begun, output_final_state=True, form="parallel")
+        close(torch.cat(outputs[i], dim=1), expected, "fp64", f"{name}, branch {i}")
+        close_states(states[i], end, "fp64", f"{name}, branch {i}")
+    for field, tensor in begun.tensors.items():
+        same_bits(tensor, before[field], f"{name}: {field} of the state both began from")
+
+
+@pytest.mark.parametrize("name", ["taylor:0..2@mean+w8s2", "softmax", "elu1", "taylor:0..2@mean+decay"])
+def test_rollback_reorder_and_step_again(name):
+    spec = spec_of(name)
+    arguments = inputs(spec, length=150, heads=2, kv_heads=1, batch=2, seed=3)
+    _, state = stepped(tokens(arguments, 0, 140), spec, first=20)
+    back = state.rollback(30).permute(torch.tensor([1, 0, 1]))
+    with torch.no_grad():
+        expected, end = attend(**arguments, spec=spec, form="parallel", output_final_state=True)
+        swapped = tokens(arguments, 110, 150)
+        again = {n: t[[1, 0, 1]] for n, t in swapped.items() if n != "parameters"} | {
+            "parameters": swapped["parameters"]
+        }
+    out, state = stepped(again, spec, first=1, state=back)
+    close(out, expected[[1, 0, 1], 110:], "fp64", name)
+    close_states(state, end.permute(torch.tensor([1, 0, 1])), "fp64", name)
+
+
+def test_padded_prompts_then_steps():
+    """Sequences of different lengths fold at different steps."""
+    for name in ("taylor:0..2@mean+w8s2", "power:2+decay", "unit|identity+gc"):
+        spec = spec_of(name)
+        arguments = inputs(spec, length=230, heads=2, kv_heads=1, batch=2, seed=8)
+        mask = torch.ones(2, 230, dtype=torch.bool)
+        mask[1, :37] = False
+        expected, _ = attend(**arguments, spec=spec, key_mask=mask, form="parallel")
+        prompt = tokens({**arguments, "key_mask": mask}, 0, 60)
+        with torch.no_grad():
+            first, state = attend(**prompt, spec=spec, output_final_state=True)
+        out, _ = stepped(tokens(arguments, 60, 230), spec, first=1, state=state)
+        close(torch.cat([first, out], dim=1), expected, "fp64", name)
+
+
+def test_what_the_step_leaves_to_the_general_engine():
+    """Gradients, masked tokens and a first token; and an error is worded by it."""
+    spec = spec_of("taylor:0..2@mean")
+    arguments = inputs(spec, length=40, requires_grad=True)
+    _, state = attend(
+        **clone(tokens(arguments, 0, 39), torch.float64, requires_grad=False), spec=spec, output_final_state=True
+    )
+    last = tokens(arguments, 39, 40)
+    out, after = attend(**last, spec=spec, initial_state=state, output_final_state=True)
+    holds(out.requires_grad and after.room is None, "gradients flow")
+    with torch.no_grad():
+        plain, _ = attend(**last, spec=spec, initial_state=state)
+        masked, unmoved = attend(
+            **last,
+            spec=spec,
+            initial_state=state,
+            key_mask=torch.zeros(1, 1, dtype=torch.bool),
+            output_final_state=True,
+        )
+    close(plain, out.detach(), "fp64", "with and without gradients")
+    same_bits(masked, torch.zeros_like(masked), "a padded token has no output")
+    equal(unmoved.count.tolist(), [39], "and does not count")
+    with torch.no_grad(), pytest.raises(ValueError, match="allowed are numbers up to 0"):
+        attend(**last, spec=spec, initial_state=state, log_decay=torch.full((1, 1, 1), 0.5, dtype=torch.float64))
+
+
+def test_a_room_does_not_disturb_a_graph():
+    """A gradient through an earlier state is not spoilt by tokens appended behind it; states cross inference mode."""
+    spec = spec_of("taylor:0..2@mean+w8s2")
+    arguments = inputs(spec, length=140)
+    with torch.inference_mode():
+        _, inner = stepped(tokens(arguments, 0, 100), spec, first=90)
+    _, state = stepped(tokens(arguments, 100, 120), spec, first=1, state=inner)
+    token = {n: t.requires_grad_() if n != "parameters" else t for n, t in tokens(arguments, 120, 121).items()}
+    out, _ = attend(**token, spec=spec, initial_state=state)
+    stepped(clone(tokens(arguments, 121, 125), torch.float64, requires_grad=False), spec, first=1, state=state)
+    out.sum().backward()
+    holds(bool(torch.isfinite(token["query"].grad).all()), "backward runs")
+
+
+@pytest.mark.parametrize("name", ["taylor:0..2", "taylor:0..2@mean+w8s2", "elu1"])
+def test_live_bytes_of_steps(name):
+    """A room holds as many keys as a buffer ever does and one more, the token that makes a fold due: never more, however long."""
+    spec = spec_of(name)
+    exact = inputs(spec, length=600, dtype=torch.float32)
+    _, state = stepped(tokens(exact, 0, 150), spec, first=140)
+    sizes = []
+    for t in range(150, 600):
+        _, state = stepped(tokens(exact, t, t + 1), spec, first=1, state=state)
+        sizes.append(state.nbytes)
+    most = max(cost(spec, 3, 4, length).state_bytes for length in range(512, 576))
+    equal([max(sizes[:200]), max(sizes[200:])], [most + 4 * (3 + 4) + 8] * 2, f"{name}: bytes")
+
+
+@pytest.mark.parametrize("orders", [(0, 1, 2), (0, 1, 2, 3, 4), (2,), (0, 2, 4), (1, 3), (0,), (1,)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_folding_and_reading(orders, dtype):
+    """The compiled products against features and einsum written out."""
+    spec = spec_of(f"polynomial:{','.join(map(str, orders))}({','.join(['0.5'] * len(orders))})|l2")
+    loops, d, e, heads = compiled_loops(), 5, 3, 2
+    make = torch.Generator().manual_seed(1)
+    key, query = (torch.randn(heads, 11, d, generator=make, dtype=dtype) for _ in range(2))
+    value, weight = (
+        torch.randn(heads, 11, e, generator=make, dtype=dtype),
+        torch.rand(heads, 11, generator=make, dtype=dtype),
+    )
+    tables = tables_of(spec, d, dtype)
+    moments, mass = (
+        torch.ones(heads, total_width(d, orders), e, dtype=dtype),
+        torch.ones(heads, total_width(d, orders), dtype=dtype),
+    )
+    phi = features(key, orders) * weight[..., None]
+    wanted = moments + torch.einsum("nsf,nse->nfe", phi, value), mass + phi.sum(dim=1)
+    fold_into(loops, tables, moments, mass, key, value, weight)
+    row = "fp64" if dtype == torch.float64 else "fp32"
+    close(moments, wanted[0], row, "moments")
+    close(mass, wanted[1], row, "mass")
+    gains = torch.rand(heads, len(tables.offsets), 11, generator=make, dtype=dtype)
+    per_feature = torch.cat(
+        [torch.from_numpy(multiplicities(d, n)).to(dtype)[:, None] * gains[:, n : n + 1] for n in orders], dim=1
+    )
+    seen = features(query, orders).transpose(1, 2) * per_feature
+    u, z = read_from(loops, tables, moments, mass, query, gains)
+    close(u, torch.einsum("nfc,nfe->nce", seen, moments), row, "weighted")
+    close(z, torch.einsum("nfc,nf->nc", seen, mass), row, "mass")
+
+
+@pytest.mark.parametrize("name", [n for n in SERVED if turn_of(n) % 4 == 1])
+def test_chunks_with_and_without_numba(name, request):
+    spec = spec_of(name)
+    arguments = inputs(spec, length=window_of(spec) + 150, heads=2, kv_heads=1, batch=2, seed=5)
+    with torch.no_grad():
+        out, state = attend(**arguments, spec=spec, form="chunked", chunk_size=32, output_final_state=True)
+        request.getfixturevalue("torch_forms")
+        expected, end = attend(**arguments, spec=spec, form="chunked", chunk_size=32, output_final_state=True)
+        equal(end.room, None, "no compiled step")
+    close(out, expected, "fp64", name)
+    close_states(state, end, "fp64", name)
+
+
+def test_a_given_state_is_not_written_into():
+    """Chunks add to moments of their own in place, never to those of the state they were given."""
+    spec = spec_of("taylor:0..2@mean")
+    arguments = inputs(spec, length=600)
+    with torch.no_grad():
+        _, state = attend(**tokens(arguments, 0, 300), spec=spec, form="chunked", output_final_state=True)
+        before = {n: t.clone() for n, t in state.tensors.items()}
+        for _ in range(2):
+            attend(
+                **tokens(arguments, 300, 600), spec=spec, form="chunked", initial_state=state, output_final_state=True
+            )
+    for name, tensor in state.tensors.items():
+        same_bits(tensor, before[name], name)
+
+
+def test_without_numba_it_is_said_once(monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "numba", None)
+    compiled_loops.cache_clear()
+    try:
+        with caplog.at_level(logging.WARNING):
+            equal([compiled_loops(), compiled_loops()], [None, None])
+        equal([("numba does not load" in r.message) for r in caplog.records], [True], "one warning")
+    finally:
+        compiled_loops.cache_clear()
+
+
+def in_a_child(program: str, **environment: str) -> str:
+    child = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, **environment},
+        check=False,
+    )
+    return child.stdout + child.stderr
+
+
+SUM = """
+import sys, torch
+from termwise.attention.forms import attend
+from termwise.attention.catalogue import catalogue
+x = torch.ones(1, 4, 1, 2)
+_, state = attend(x, x, x, catalogue["taylor:0..2"], output_final_state=True)
+out, state = attend(x[:, :1], x[:, :1], x[:, :1], catalogue["taylor:0..2"], initial_state=state, output_final_state=True)
+print(float(out.sum()), "numba" in sys.modules, state.room is not None)
+"""
+
+
+def test_the_switch(tmp_path):
+    """Off: no numba is loaded. Cached: compiled code stands in the user's cache folder, nowhere else. Anything else is refused."""
+    equal(in_a_child(SUM, TERMWISE_COMPILED="off").split(), ["2.0", "False", "False"])
+    equal(in_a_child(SUM, TERMWISE_COMPILED="cached", TERMWISE_CACHE=str(tmp_path)).split(), ["2.0", "True", "True"])
+    holds(any(tmp_path.rglob("*.nbi")), "the index of compiled code")
+    holds("allowed are cached, uncached, off" in in_a_child(SUM, TERMWISE_COMPILED="maybe"), "a misspelt switch")
+
+
+def test_a_folder_nobody_can_write(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    told = in_a_child(SUM, TERMWISE_COMPILED="cached", TERMWISE_CACHE=str(tmp_path / "file" / "below"))
+    holds("2.0 True True" in told, told)
+
+
+def test_cache_folders(monkeypatch):
+    monkeypatch.delenv("TERMWISE_CACHE", raising=False)
+    for system, part in (("linux", ".cache"), ("darwin", "Caches"), ("win32", "Local")):
+        monkeypatch.setattr(compiled.sys, "platform", system)
+        monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+        monkeypatch.delenv("LOCALAPPDATA", raising=False)
+        holds(part in str(compiled.cache_folder()), f"{system}: {compiled.cache_folder()}")
+
+
+def test_nan_and_infinity_are_not_swallowed():
+    """Sums may be taken in any order, but what is no number stays none."""
+    spec = spec_of("taylor:0..2@mean+w8s2")
+    arguments = inputs(spec, length=200)
+    _, state = stepped(tokens(arguments, 0, 199), spec, first=190)
+    last = {n: t.clone() if n != "parameters" else t for n, t in tokens(arguments, 199, 200).items()}
+    last["query"][0, 0, 1] = torch.nan
+    with torch.no_grad():
+        out, _ = attend(**last, spec=spec, initial_state=state)
+    equal(out.isnan()[0, 0, :, 0].tolist(), [False, True], "the head whose query is NaN, no other")
+    holds(bool(np.isfinite(out[0, 0, 0].numpy()).all()), "the other head")
