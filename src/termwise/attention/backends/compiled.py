@@ -25,7 +25,8 @@ class Loops:
     """The compiled functions of loops.py."""
 
     fill_monomials: Callable[..., None]
-    scale_monomials: Callable[..., None]
+    weigh_block: Callable[..., None]
+    add_mass: Callable[..., None]
     step: Callable[..., None]
 
 
@@ -71,7 +72,7 @@ def _compile(numba: Any, source: ModuleType, is_cached: bool) -> Loops:
             setattr(source, name, _jit(numba, function, is_cached))
     finally:
         numba.config.CACHE_DIR = before
-    return Loops(source.fill_monomials, source.scale_monomials, source.step)
+    return Loops(source.fill_monomials, source.weigh_block, source.add_mass, source.step)
 
 
 def _jit(numba: Any, function: Callable[..., Any], is_cached: bool) -> Callable[..., Any]:
@@ -85,6 +86,6 @@ def _jit(numba: Any, function: Callable[..., Any], is_cached: bool) -> Callable[
 
 # Callees before their callers.
 _FUNCTIONS = (
-    "dot", "horner", "recentre", "fill_monomials", "scale_monomials", "monomials_of_row", "read_rows", "weigh_monomials", "add_row",
+    "dot", "horner", "recentre", "fill_monomials", "weigh_block", "add_mass", "monomials_of_row", "read_rows", "weigh_monomials", "add_row",
     "mark_keys", "score_keys", "middle_of", "add_tail", "add_slots", "weigh_folded", "divide", "step",
 )  # fmt: skip

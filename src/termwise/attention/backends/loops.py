@@ -39,20 +39,40 @@ def fill_monomials(x, offsets, out):
             size = size * (i + n) // (i + 1)
 
 
-def scale_monomials(out, offsets, widths, multiplicities, coefficients):
-    """out[f, c] *= multiplicity of f times coefficients[order of f, c] (or [order, 0] for all columns)."""
-    columns = out.shape[1]
+def weigh_block(phi, offsets, widths, starts, multiplicities, coefficients, mass, out):
+    """phi[f, c] *= multiplicity of f times coefficients[order of f, c] (or [order, 0] for all columns); out (C,) = phi^T mass.
+
+    Sums of 64 rows first: thousands of terms one after another would lose digits.
+    """
+    columns = phi.shape[1]
     is_shared = coefficients.shape[1] == 1
+    part = np.empty(columns, dtype=phi.dtype)
+    out[:] = 0
     for n in range(offsets.shape[0]):
-        for f in range(offsets[n], offsets[n] + widths[n]):
-            gain = multiplicities[f]
-            if is_shared:
-                gain = gain * coefficients[n, 0]
-                for c in range(columns):
-                    out[f, c] *= gain
-            else:
-                for c in range(columns):
-                    out[f, c] *= gain * coefficients[n, c]
+        if starts[n] < 0:
+            continue
+        for first in range(0, widths[n], 64):
+            part[:] = 0
+            for i in range(first, min(first + 64, widths[n])):
+                f, held = offsets[n] + i, mass[starts[n] + i]
+                if is_shared:
+                    gain = multiplicities[f] * coefficients[n, 0]
+                    for c in range(columns):
+                        phi[f, c] *= gain
+                        part[c] += phi[f, c] * held
+                else:
+                    gain = multiplicities[f]
+                    for c in range(columns):
+                        phi[f, c] *= gain * coefficients[n, c]
+                        part[c] += phi[f, c] * held
+            for c in range(columns):
+                out[c] += part[c]
+
+
+def add_mass(phi, weight, mass):
+    """mass (F,) += phi (F, S) @ weight (S,)."""
+    for f in range(phi.shape[0]):
+        mass[f] += dot(phi[f], weight)
 
 
 def monomials_of_row(x, offsets, out):

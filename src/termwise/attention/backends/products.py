@@ -26,15 +26,17 @@ def fold_into(
 
     key (N, S, d) mapped, about the reference; value (N, S, e); weight (N, S) decay of each key, 0 for empty slots.
     """
-    value = value * weight[..., None]
+    value, weight = value * weight[..., None], weight.contiguous()
     keys = key.transpose(1, 2).contiguous()
     phi = _features(tables, keys.shape[2], key.dtype)
+    part = moments.new_empty(moments.shape[1:])
     for n in range(keys.shape[0]):
         loops.fill_monomials(keys[n].numpy(), tables.offsets, phi.numpy())
         for first, start, length in tables.runs:
-            rows = phi[first : first + length]
-            moments[n, start : start + length].addmm_(rows, value[n])
-            mass[n, start : start + length].addmv_(rows, weight[n])
+            rows, kept = phi[first : first + length], slice(start, start + length)
+            # The sum of 64 keys first, then added: adding key by key to a large sum loses digits (1e-6 for 3e-7 at 16k tokens).
+            moments[n, kept] += torch.mm(rows, value[n], out=part[kept])
+            loops.add_mass(rows.numpy(), weight[n].numpy(), mass[n, kept].numpy())
 
 
 def read_from(
@@ -51,15 +53,16 @@ def read_from(
     for n in range(heads):
         loops.fill_monomials(queries[n].numpy(), tables.offsets, phi.numpy())
         gains = coefficients[n if coefficients.shape[0] > 1 else 0].numpy()
-        loops.scale_monomials(phi.numpy(), tables.offsets, tables.widths, tables.multiplicities, gains)
+        loops.weigh_block(
+            phi.numpy(), tables.offsets, tables.widths, tables.starts, tables.multiplicities, gains, mass[n].numpy(),
+            masses[n].numpy(),
+        )  # fmt: skip
         for i, (first, start, length) in enumerate(tables.runs):
-            rows, part = phi[first : first + length].T, slice(start, start + length)
+            rows, kept = phi[first : first + length].T, moments[n, start : start + length]
             if i == 0:
-                torch.mm(rows, moments[n, part], out=weighted[n])
-                torch.mv(rows, mass[n, part], out=masses[n])
+                torch.mm(rows, kept, out=weighted[n])
             else:
-                weighted[n].addmm_(rows, moments[n, part])
-                masses[n].addmv_(rows, mass[n, part])
+                weighted[n].addmm_(rows, kept)
     return weighted, masses
 
 
