@@ -13,12 +13,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from termwise.attention.backends import loops_for
 from termwise.attention.call import Call
 from termwise.attention.folding import Keys, as_read, extend, fold, fold_target, keys_at_a_time
 from termwise.attention.reading import Queries, read
 from termwise.attention.recomputing import Inputs, Outputs, Step, run_recomputing
 from termwise.attention.rows import RowCounts
-from termwise.attention.state import AttentionState
+from termwise.attention.state import FOLD, AttentionState
 
 
 def run_blocks(call: Call) -> tuple[Tensor, AttentionState | None]:
@@ -42,7 +43,11 @@ def _read(
 
 
 def _block_size(call: Call) -> int:
-    return 1 if call.form == "recurrent" else call.chunk_size or keys_at_a_time(call.state)
+    if call.form == "recurrent":
+        return 1
+    # The compiled loops make features head by head, in parts; the torch forms those of all heads at once.
+    is_compiled = loops_for(call.keys.key, call.keys.value, call.queries.query, call.state.moments) is not None
+    return call.chunk_size or (FOLD if is_compiled else keys_at_a_time(call.state))
 
 
 def _final(call: Call, extended: AttentionState) -> AttentionState | None:

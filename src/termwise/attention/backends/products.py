@@ -7,6 +7,7 @@ of that product: a column more would break its shape. Head by head, because the 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 from termwise.attention.backends.compiled import Loops
 from termwise.attention.backends.tables import Tables
 
+IN_CACHE = 2**18  # numbers of a block of features: 1 MiB in fp32
 KEPT = 2**22  # numbers a thread keeps for its next block of features: 16 MiB in fp32
 _thread = threading.local()
 
@@ -26,17 +28,16 @@ def fold_into(
 
     key (N, S, d) mapped, about the reference; value (N, S, e); weight (N, S) decay of each key, 0 for empty slots.
     """
-    value, weight = value * weight[..., None], weight.contiguous()
-    keys = key.transpose(1, 2).contiguous()
-    phi = _features(tables, keys.shape[2], key.dtype)
+    value, weight, keys = value * weight[..., None], weight.contiguous(), key.transpose(1, 2).contiguous()
     part = moments.new_empty(moments.shape[1:])
     for n in range(keys.shape[0]):
-        loops.fill_monomials(keys[n].numpy(), tables.offsets, phi.numpy())
-        for first, start, length in tables.runs:
-            rows, kept = phi[first : first + length], slice(start, start + length)
-            # The sum of 64 keys first, then added: adding key by key to a large sum loses digits (1e-6 for 3e-7 at 16k tokens).
-            moments[n, kept] += torch.mm(rows, value[n], out=part[kept])
-            loops.add_mass(rows.numpy(), weight[n].numpy(), mass[n, kept].numpy())
+        for columns in _parts(tables, keys.shape[2]):
+            phi = _features(loops, tables, keys[n, :, columns])
+            for first, start, length in tables.runs:
+                rows, kept = phi[first : first + length], slice(start, start + length)
+                # The sum of 64 keys first, then added: adding key by key to a large sum loses digits (1e-6 for 3e-7 at 16k tokens).
+                moments[n, kept] += torch.mm(rows, value[n, columns], out=part[kept])
+                loops.add_mass(rows.numpy(), weight[n, columns].numpy(), mass[n, kept].numpy())
 
 
 def read_from(
@@ -46,35 +47,47 @@ def read_from(
 
     query (N, C, d) mapped and scaled; coefficients (N or 1, P + 1, C or 1): what each order counts, per query around a mean.
     """
-    heads, columns, _ = query.shape
-    weighted, masses = moments.new_empty(heads, columns, moments.shape[2]), moments.new_empty(heads, columns)
+    heads, length, _ = query.shape
+    weighted, masses = moments.new_empty(heads, length, moments.shape[2]), moments.new_empty(heads, length)
     queries = query.transpose(1, 2).contiguous()
-    phi = _features(tables, columns, query.dtype)
+    is_shared = coefficients.shape[2] == 1
     for n in range(heads):
-        loops.fill_monomials(queries[n].numpy(), tables.offsets, phi.numpy())
-        gains = coefficients[n if coefficients.shape[0] > 1 else 0].numpy()
-        loops.weigh_block(
-            phi.numpy(), tables.offsets, tables.widths, tables.starts, tables.multiplicities, gains, mass[n].numpy(),
-            masses[n].numpy(),
-        )  # fmt: skip
-        for i, (first, start, length) in enumerate(tables.runs):
-            rows, kept = phi[first : first + length].T, moments[n, start : start + length]
-            if i == 0:
-                torch.mm(rows, kept, out=weighted[n])
-            else:
-                weighted[n].addmm_(rows, kept)
+        for columns in _parts(tables, length):
+            phi = _features(loops, tables, queries[n, :, columns])
+            gains = coefficients[n if coefficients.shape[0] > 1 else 0]
+            loops.weigh_block(
+                phi.numpy(), tables.offsets, tables.widths, tables.starts, tables.multiplicities,
+                (gains if is_shared else gains[:, columns].contiguous()).numpy(), mass[n].numpy(), masses[n, columns].numpy(),
+            )  # fmt: skip
+            out = weighted[n, columns]
+            for i, (first, start, size) in enumerate(tables.runs):
+                rows, kept = phi[first : first + size].T, moments[n, start : start + size]
+                if i == 0:
+                    torch.mm(rows, kept, out=out)
+                else:
+                    out.addmm_(rows, kept)
     return weighted, masses
 
 
-def _features(tables: Tables, columns: int, dtype: torch.dtype) -> Tensor:
-    """A block (F, columns) to write into, the one of the last call where it is large enough."""
-    size = tables.num_monomials * columns
+def _parts(tables: Tables, length: int) -> Iterator[slice]:
+    """So many columns at a time that a block of features stays in the cache; 64, if memory allows, where that is too few."""
+    features = tables.num_monomials
+    step = max(IN_CACHE // features, min(64, KEPT // features), 1)
+    for start in range(0, length, step):
+        yield slice(start, min(start + step, length))
+
+
+def _features(loops: Loops, tables: Tables, x: Tensor) -> Tensor:
+    """Monomials of the columns of x (d, C): (F, C), in the memory of the last block where that is large enough."""
+    size = tables.num_monomials * x.shape[1]
     kept = getattr(_thread, "block", None)
-    if kept is None or kept.dtype != dtype or kept.numel() < size:
-        kept = torch.empty(size, dtype=dtype)
+    if kept is None or kept.dtype != x.dtype or kept.numel() < size:
+        kept = torch.empty(size, dtype=x.dtype)
         if size <= KEPT:
             _thread.block = kept
-    return kept[:size].view(tables.num_monomials, columns)
+    block: Tensor = kept[:size].view(tables.num_monomials, x.shape[1])
+    loops.fill_monomials(x.contiguous().numpy(), tables.offsets, block.numpy())
+    return block
 
 
 def shared_coefficients(tables: Tables, dtype: torch.dtype) -> Tensor:
