@@ -1,7 +1,7 @@
 """Blocks of queries read from a state, one after another: what the parallel, chunked and recurrent form share.
 
 parallel   one block of all queries, every score explicit: quadratic
-chunked    blocks of 64; far keys come from the moments: linear time, memory of the state plus one block
+chunked    blocks of 256 (64 where gradients are kept); far keys come from the moments: linear time, memory of the state plus one block
 recurrent  blocks of one
 """
 
@@ -19,7 +19,9 @@ from termwise.attention.folding import Keys, as_read, extend, fold, fold_target,
 from termwise.attention.reading import Queries, read
 from termwise.attention.recomputing import Inputs, Outputs, Step, run_recomputing
 from termwise.attention.rows import RowCounts
-from termwise.attention.state import FOLD, AttentionState
+from termwise.attention.state import AttentionState
+
+COMPILED_BLOCK = 256  # a quarter less time than 64: the many small operations of a block count
 
 
 def run_blocks(call: Call) -> tuple[Tensor, AttentionState | None]:
@@ -45,9 +47,9 @@ def _read(
 def _block_size(call: Call) -> int:
     if call.form == "recurrent":
         return 1
-    # The compiled loops make features head by head, in parts; the torch forms those of all heads at once.
+    # The compiled loops make features head by head, in parts; the torch forms those of all heads at once, so fewer.
     is_compiled = loops_for(call.keys.key, call.keys.value, call.queries.query, call.state.moments) is not None
-    return call.chunk_size or (FOLD if is_compiled else keys_at_a_time(call.state))
+    return call.chunk_size or (COMPILED_BLOCK if is_compiled else keys_at_a_time(call.state))
 
 
 def _final(call: Call, extended: AttentionState) -> AttentionState | None:
