@@ -43,6 +43,19 @@ def scores(found: list[dict[str, Any]]) -> dict[str, dict[int, dict[str, tuple[f
     return out
 
 
+def states(found: list[dict[str, Any]]) -> tuple[int, dict[str, float]]:
+    """The longest length whose state was measured, and the most bytes each variant held at any time up to it."""
+    measured = [r for r in found if r["metric"] == "state" and r["status"] == "ok"]
+    length = max(r["subject"]["length"] for r in measured)
+    return length, {r["subject"]["variant"]: r["value"] for r in measured if r["subject"]["length"] == length}
+
+
+def cpu_minutes(found: list[dict[str, Any]]) -> tuple[float, int]:
+    """Processor time of all runs, recall apart, and their number."""
+    seconds = {(r["subject"]["variant"], r["subject"]["seed"]): r["value"] for r in found if r["metric"] == "cpu_time"}
+    return sum(seconds.values()) / 60, len(seconds)
+
+
 def interval(one: Any) -> str:
     return "no interval" if one is None else f"[{one.low:+.3f}, {one.high:+.3f}]"
 
@@ -51,15 +64,19 @@ def print_table(name: str, baseline: str) -> None:
     found = records(name)
     told = {c.variant: c for c in compare(scores(found), baseline=baseline)}
     recall = {r["subject"]["variant"]: r["value"] for r in found if r["metric"] == "accuracy"}
-    print(f"\n{name}, against {baseline}\n")
-    print("| variant | held-out nats/token | difference | over seeds | over documents | verdict | recall |")
-    print("|---|---|---|---|---|---|---|")
+    length, state = states(found)
+    minutes, num_runs = cpu_minutes(found)
+    print(f"\n{name}, against {baseline}; {num_runs} runs in {minutes:.1f} CPU minutes, recall apart\n")
+    titles = ["variant", "held-out nats/token", "difference", "over seeds", "over documents", "verdict"]
+    titles += ["recall", f"state at {length} tokens, MB"]
+    print(f"| {' | '.join(titles)} |\n{'|---' * len(titles)}|")
     for variant, values in losses(found).items():
         c = told.get(variant)
         cells = [f"`{variant}`", f"{statistics.mean(values):.3f}"]
         bounds = [] if c is None else [interval(c.over_seeds), interval(c.over_documents)]
         cells += ["", "", "", "baseline"] if c is None else [f"{c.difference:+.3f}", *bounds, c.verdict]
         cells.append("not measured" if recall.get(variant) is None else f"{recall[variant]:.2f}")
+        cells.append("not measured" if variant not in state else f"{state[variant] / 1e6:.2f}")
         print("| " + " | ".join(cells) + " |")
 
 
