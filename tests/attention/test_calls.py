@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from termwise.attention.call import check
+from termwise.attention.checks import check
 from termwise.attention.forms import attend
 from termwise.attention.names import parse
 from tests.attention.compare import holds, refused
