@@ -23,7 +23,7 @@ BASELINE = "sdpa"
 class BenchConfig(Configuration):
     """Which variants and models, at which lengths, in which shape. `measures` empty: what each kind of subject has."""
 
-    variants: tuple[str, ...] = pydantic.Field(min_length=1)
+    variants: tuple[str, ...]
     lengths: tuple[int, ...] = pydantic.Field(DEFAULT_LENGTHS, min_length=1)
     measures: tuple[Measure, ...] = ()
     heads: int = pydantic.Field(8, ge=1, le=1024)
@@ -42,6 +42,9 @@ class BenchConfig(Configuration):
     def _fill(cls, values: dict) -> dict:
         """kv heads are the heads, the value width is the key width, unless given."""
         given = {name: value for name, value in values.items() if value is not None}
+        if not given.get("variants"):
+            raise ValueError("nothing to measure; name variants or model folders, e.g. termwise bench taylor:0..2")
+        given["variants"] = tuple(dict.fromkeys(given["variants"]))
         heads, width = given.get("heads", 8), given.get("key_width", 64)
         return {"kv_heads": heads, "value_width": width} | given
 
