@@ -26,19 +26,14 @@ def attend_fused(call: Call) -> tuple[Tensor, AttentionState | None]:
     mask, is_causal = _mask(call, extended, queries.rank)
     query = queries.query.flatten(1, 2)
     out = scaled_dot_product_attention(
-        query.to(call.dtype), _spread(extended.key, group).to(call.dtype), _spread(extended.value, group).to(call.dtype),
-        attn_mask=mask, is_causal=is_causal, scale=call.state.slot_scale,
+        query.to(call.dtype), extended.key.to(call.dtype), extended.value.to(call.dtype),
+        attn_mask=mask, is_causal=is_causal, scale=call.state.slot_scale, enable_gqa=group > 1,
     )  # fmt: skip
     out = out.unflatten(1, (extended.key.shape[1], group)).to(queries.query.dtype)
     is_row = (queries.rank >= 0) if queries.is_real is None else (queries.rank >= 0) & queries.is_real
     sums = Weighing(out, torch.ones_like(out[..., :1]), None, None)
     out = finish(call.spec, sums, queries, is_row, call.parameters, call.row_counts, None)
     return out, (fold(extended, fold_target(extended)) if call.output_final_state else None)
-
-
-def _spread(tensor: Tensor, group: int) -> Tensor:
-    """kv heads repeated for the query heads that share them."""
-    return tensor if group == 1 else tensor.repeat_interleave(group, dim=1)
 
 
 def _mask(call: Call, extended: AttentionState, query_rank: Tensor) -> tuple[Tensor | None, bool]:
