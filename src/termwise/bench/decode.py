@@ -16,13 +16,13 @@ from termwise.attention.state import AttentionState
 from termwise.bench import agreement
 from termwise.bench.baseline import FusedAttention
 from termwise.bench.config import BASELINE
+from termwise.bench.estimate import STRETCH
 from termwise.bench.inputs import Shape, form_of, piece, plain_tensors, tensors
 from termwise.bench.prefill import state_figures
 from termwise.bench.rows import Figure, Row
 from termwise.bench.timing import Spread, interleaved, seconds, synchronize
 
-# Consecutive tokens of a sample: two folds of 64 lie inside, so their mean is what a token costs in the long run.
-STRETCH = 128
+# Of the consecutive tokens of a sample. Two folds of 64 lie inside, so their mean is what a token costs in the long run.
 CHECKED = (0, 62, 63, 64, 65, 127)
 # Tokens at a time while a state of some depth is made, untimed.
 PIECE = 2048

@@ -10,6 +10,8 @@ from termwise.bench.config import BenchConfig
 if TYPE_CHECKING:
     from termwise.bench.run import Group, Subject
 
+STRETCH = 128  # tokens of a sample of decoding
+LONG_ROUND, MOST_SECONDS = 20.0, 120.0  # a round beyond the first is repeated at most within the second
 SPEED = 3e10  # operations a second and thread
 PER_CALL = 2e-4  # seconds of a step that does next to nothing
 PROCESS = 5.0  # seconds of a fresh process that imports torch
@@ -22,23 +24,27 @@ def estimated_seconds(config: BenchConfig, groups: Sequence[Group], subjects: Se
 
 
 def _group(config: BenchConfig, group: Group) -> float:
-    from termwise.bench.decode import STRETCH
-
     heads, width, length = config.batch * config.heads, config.key_width + config.value_width, group.length
     speed = SPEED * config.threads
     quadratic = heads * width * length**2 / speed
     linear = [_features(config, name) * 4 * config.value_width * heads / speed for name in group.names]
     rounds = config.repeats + 1
     if group.measure == "prefill":
-        return FIXED + rounds * (quadratic + sum(min(2 * quadratic, length * one) for one in linear))
+        return FIXED + _rounds(quadratic + sum(min(2 * quadratic, length * one) for one in linear), config)
     if group.measure == "decode":
         steps = STRETCH * rounds * (sum(linear) + heads * width * 2 * length / speed + PER_CALL * (1 + len(linear)))
         return FIXED + steps + length * sum(linear)
     if group.measure == "memory":
         return (1 + len(linear)) * PROCESS + quadratic + length * sum(linear)
     if group.measure == "training":
-        return FIXED + rounds * 4 * (quadratic * (1 + 2 * len(linear)) + length * sum(linear))
+        return FIXED + _rounds(4 * (quadratic * (1 + 2 * len(linear)) + length * sum(linear)), config)
     return FIXED + STRETCH * rounds * (1 + len(linear)) * 5 * PER_CALL + 1e-3 * length
+
+
+def _rounds(each: float, config: BenchConfig) -> float:
+    """Seconds of rounds that take `each`, the warm-up included: long ones are repeated less often."""
+    wanted = config.repeats if each < LONG_ROUND else min(config.repeats, max(2, int(MOST_SECONDS / each)))
+    return (1 + wanted) * each
 
 
 def _features(config: BenchConfig, name: str) -> int:

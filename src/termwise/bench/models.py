@@ -14,7 +14,8 @@ from transformers.generation.streamers import BaseStreamer
 
 from termwise.bench import agreement
 from termwise.bench.config import BASELINE, BenchConfig
-from termwise.bench.decode import CHECKED, PIECE, STRETCH, Times
+from termwise.bench.decode import CHECKED, PIECE, Times
+from termwise.bench.estimate import STRETCH
 from termwise.bench.inputs import Shape
 from termwise.bench.rows import Figure, Row
 from termwise.bench.timing import Spread, interleaved, synchronize

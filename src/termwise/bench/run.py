@@ -123,7 +123,8 @@ def _measure(config: BenchConfig, folder: RunFolder, subjects: list[Subject], sh
 
     done = known(folder)
     groups = list(grouped(config, subjects, done))
-    folder.update(variants=described(subjects))
+    kept = {entry["name"]: entry for entry in (*folder.run.get("variants", ()), *described(subjects))}
+    folder.update(variants=list(kept.values()))
     if not groups:
         say("everything is measured already; another --out measures again")
         return

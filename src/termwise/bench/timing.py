@@ -12,9 +12,8 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-# A round of all subjects that takes longer is repeated less often, twice at least.
-LONG_ROUND = 20.0
-MOST_SECONDS = 120.0
+from termwise.bench.estimate import LONG_ROUND, MOST_SECONDS
+
 T = TypeVar("T")
 
 
