@@ -143,19 +143,22 @@ def test_inputs_changed_before_the_backward_pass_are_noticed():
     holds("modified by an inplace operation" in str(error.value), str(error.value))
 
 
-def test_the_backward_pass_computes_in_the_precision_of_the_forward_pass():
-    """Under autocast, whether or not backward() stands inside the block."""
-    spec, found = spec_of("taylor:0..2"), []
-    for is_inside in (True, False):
-        arguments = inputs(spec, length=100, dtype=torch.float32, requires_grad=True)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            out, _ = attend(**arguments, spec=spec, form="chunked", chunk_size=16)
+@pytest.mark.parametrize("form", ["parallel", "chunked"])
+def test_autocast_does_not_reach_the_sums(form):
+    """Outputs, state and gradients bit by bit as without it; in chunks also where backward() stands inside the block."""
+    spec, found = spec_of("taylor:0..2@mean"), []
+    for is_on, is_inside in ((False, False), (True, False), (True, form == "chunked")):
+        arguments = inputs(spec, length=200, dtype=torch.float32, requires_grad=True)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_on):
+            out, state = attend(**arguments, spec=spec, form=form, output_final_state=True)
             if is_inside:
-                out.float().sum().backward()
+                out.sum().backward()
         if not is_inside:
-            out.float().sum().backward()
-        found.append(arguments["key"].grad)
-    same_bits(found[0], found[1], "gradient of key")
+            out.sum().backward()
+        found.append((out.detach(), state.moments.detach(), arguments["key"].grad, arguments["query"].grad))
+    for other in found[1:]:
+        for got, expected in zip(other, found[0], strict=True):
+            same_bits(got, expected, form)
 
 
 def test_chunks_of_one_token_are_computed_anew_too():

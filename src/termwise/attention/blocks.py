@@ -26,13 +26,15 @@ COMPILED_BLOCK = 256  # a quarter less time than 64: the many small operations o
 
 def run_blocks(call: Call) -> tuple[Tensor, AttentionState | None]:
     """Outputs (B, G, R, T, e) and the final state of one call, in the form it names."""
-    if not call.causal:
-        return _bidirectional(call, None if call.form == "parallel" else _block_size(call))
-    if call.form == "parallel":
-        extended = extend(call.state, call.keys, call.reference)
-        out = _read(call.state, call.keys, extended, call.queries, call.parameters, call.row_counts)
-        return out, _final(call, extended)
-    return _blocks(call, _block_size(call))
+    # Autocast would round what is promised to be summed in the accumulation type.
+    with torch.autocast(call.keys.key.device.type, enabled=False):
+        if not call.causal:
+            return _bidirectional(call, None if call.form == "parallel" else _block_size(call))
+        if call.form == "parallel":
+            extended = extend(call.state, call.keys, call.reference)
+            out = _read(call.state, call.keys, extended, call.queries, call.parameters, call.row_counts)
+            return out, _final(call, extended)
+        return _blocks(call, _block_size(call))
 
 
 def _read(

@@ -161,7 +161,6 @@ class _Recomputing(torch.autograd.Function):
         ctx.loop, ctx.shell, ctx.names = loop, _shell(state), tuple(state.tensors)
         ctx.floating = [("state", name) for name in _floating(state)]
         ctx.save_for_backward(*tensors, *(t for s in kept[1:] for t in s.tensors.values()))
-        ctx.autocast = _autocast(tensors[0].device.type)
         return outputs.joined, state, *_floating(state).values()
 
     @staticmethod
@@ -180,7 +179,8 @@ class _Recomputing(torch.autograd.Function):
         wanted = {name for name, needs in zip(loop.names, ctx.needs_input_grad[2:], strict=True) if needs}
         total = inputs.holding({name: torch.zeros_like(t) for name, t in inputs.tensors.items() if name[0] != "state"})
         behind = dict(zip(ctx.floating, grad_state, strict=True))
-        with ctx.autocast():
+        # As in the forward pass, wherever backward() is called.
+        with torch.autocast(saved[0].device.type, enabled=False):
             for bounds, state in _backwards(loop, inputs, kept):
                 block = _leaves(dataclasses.replace(inputs.block(*bounds), state=state), wanted)
                 part = None if grad_out is None else grad_out[..., slice(*bounds), :]
@@ -196,12 +196,6 @@ class _Recomputing(torch.autograd.Function):
 def _shell(state: AttentionState) -> AttentionState:
     nothing: dict[str, Any] = dict.fromkeys(state.tensors, torch.empty(0))
     return dataclasses.replace(state, **nothing)
-
-
-def _autocast(device: str) -> Callable[[], torch.autocast]:
-    """The autocast in force now. Without its cache, which would keep every block alive."""
-    dtype, is_enabled = torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
-    return lambda: torch.autocast(device, dtype=dtype, enabled=is_enabled, cache_enabled=False)
 
 
 def _backwards(
