@@ -31,7 +31,7 @@ SERVED = [n for n in NAMES if spec_of(n).is_constant_size and not is_long_series
 def torch_forms(monkeypatch):
     """What happens where numba does not load."""
     monkeypatch.setattr(backends, "compiled_loops", lambda: None)
-    monkeypatch.setattr("termwise.attention.step.compiled_loops", lambda: None)
+    monkeypatch.setattr("termwise.attention.compiled_step.compiled_loops", lambda: None)
 
 
 def stepped(

@@ -79,3 +79,10 @@ def room_behind(state: AttentionState, places: int) -> Room:
         whole[:, :, :length] = part
     room.rank[:, :length] = state.rank
     return room
+
+
+def replaced(state: AttentionState, **changed: Any) -> AttentionState:
+    """dataclasses.replace without running __init__ over all fields, which is a tenth of a small step."""
+    fresh: AttentionState = object.__new__(type(state))
+    fresh.__dict__.update(state.__dict__, **changed)
+    return fresh

@@ -29,3 +29,8 @@ def away_from_zero(x: Tensor, floor: Tensor) -> Tensor:
 def is_faded(mass: Tensor) -> Tensor:
     """Whether a decayed mass has faded to nothing: so small that a mean over it, or its gradient, would overflow."""
     return mass < 1e8 * torch.finfo(mass.dtype).tiny
+
+
+def in_type(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """`.to` takes its time even where it has nothing to do."""
+    return tensor if tensor.dtype == dtype else tensor.to(dtype)

@@ -1,95 +1,40 @@
-"""One token against a state, compiled: a single pass that reads buffer and moments for all query heads of a group.
+"""One token against a state, without the general engine's preparations: what a model does at every token it writes.
 
-Between two folds the state is only read: the token goes behind the buffer's last one (growth.py), and 64 tokens at a time are
-folded. Anything out of the ordinary (gradients, padding, another device, a state without keys) goes through the general engine.
+Anything out of the ordinary (gradients, padding, several kinds of numbers) is left to the general engine.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from termwise.attention.backends import compiled_loops
-from termwise.attention.backends.tables import Tables, tables_of
-from termwise.attention.call import FORGOTTEN, grouped_parameters
-from termwise.attention.folding import fold, fold_target
-from termwise.attention.growth import Room, room_behind
-from termwise.attention.normalizers import RowSum
-from termwise.attention.reading import Queries, Weighing, finish
-from termwise.attention.state import FOLD, RESERVE, AttentionState, num_recent
-
-_ONE_ROW = torch.ones(1, 1, dtype=torch.bool)
-
-
-@dataclass(frozen=True, eq=False)
-class Ready:
-    """What stays the same from fold to fold, as arrays; kept with the room and made anew when a part is another."""
-
-    state: AttentionState  # whose folded part these are
-    room: Room
-    due: int  # the buffer length at which keys are to be folded
-    tables: Tables
-    buffer: tuple[np.ndarray, ...]  # key (N, places, d), value (N, places, e), rank (B or 1, places)
-    folded: tuple[np.ndarray, ...]  # moments, mass, decayed count, reference, whether there are any
-    scales: np.ndarray
-
-    def serves(self, state: AttentionState) -> bool:
-        return (
-            state.room is self.room
-            and state.moments is self.state.moments
-            and state.mass is self.state.mass
-            and state.decayed_count is self.state.decayed_count
-            and state.reference is self.state.reference
-            and state.boundary is self.state.boundary
-            and state.spec is self.state.spec
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class Token:
-    """One new token as arrays (N = batch times kv heads), in the type sums are kept in."""
-
-    query: np.ndarray  # (N, R, d)
-    key: np.ndarray  # (N, d)
-    value: np.ndarray  # (N, e), input gate applied
-    log_decay: Tensor | None  # (B, G) float64
-    running: Tensor | None  # (B, G) log of the running gate sum, this token included
-    output_gate: Tensor | None  # (B, G, R, 1)
+from termwise.attention.compiled_step import step_compiled
+from termwise.attention.fused import step_fused
+from termwise.attention.state import AttentionState
 
 
 def attend_step(given: dict[str, Any]) -> tuple[Tensor, AttentionState | None] | None:
     """Checked arguments of `attend` -> its result, or None where the general engine has to do it."""
     state: AttentionState = given["initial_state"]
-    if not _is_plain(given, state) or compiled_loops() is None:
+    if not _is_plain(given, state):
         return None
-    found = _ready(state)
-    if found is None:
-        return None
-    state, ready = found
-    token = _token(given, state)
-    log_decay = state.age
-    if token.log_decay is not None:
-        log_decay = _with_decay(state).age + token.log_decay[..., None]
-    out = _outputs(given, state, ready, token, log_decay)
-    return out, _extended(state, ready, token, log_decay) if given["output_final_state"] else None
+    if state.spec.is_constant_size:
+        return step_compiled(given, state) if state.key.device.type == "cpu" else None
+    has_decay = given["log_decay"] is not None or state.age is not None
+    return step_fused(given, state) if state.spec.is_softmax_shaped and not has_decay else None
 
 
 def _is_plain(given: dict[str, Any], state: AttentionState) -> bool:
-    """Whether this call is a step the compiled loop serves. What is wrong with a call is for the general engine to say."""
+    """Whether nothing is out of the ordinary. What is wrong with a call is for the general engine to say."""
     spec, query, key, value = given["spec"], given["query"], given["key"], given["value"]
     if (
         given["form"] not in ("auto", "recurrent")
         or not given["causal"]
         or given["row_counts"] is not None
         or not (state.spec is spec or state.spec == spec)
-        or not spec.is_constant_size
         or (spec.has_tail and not state.has_moments)
-        or state.key.device.type != "cpu"
-        or state.key.dtype not in (torch.float32, torch.float64)
         or (query.dtype == torch.float64) != (state.key.dtype == torch.float64)
         or key.shape[0] != state.key.shape[0]
         or key.shape[1:3] != (1, state.key.shape[1])
@@ -100,7 +45,7 @@ def _is_plain(given: dict[str, Any], state: AttentionState) -> bool:
     optional = [given[name] for name in ("input_gate", "output_gate", "log_decay")]
     optional += (given["parameters"] or {}).values()
     tensors = [query, key, value, *(t for t in optional if t is not None)]
-    if any(t.device.type != "cpu" for t in tensors):
+    if any(t.device != state.key.device for t in tensors):
         return False
     if torch.is_grad_enabled() and any(t.requires_grad for t in (*tensors, *state.tensors.values())):
         return False
@@ -115,147 +60,3 @@ def _same_scales(scale: float | None, state: AttentionState) -> bool:
         return state.scale == scale == state.slot_scale
     d, default = state.key.shape[3], state.spec.kernel.default_scale(state.key.shape[3])
     return state.scale == default and state.slot_scale == (d**-0.5 if state.spec.local else default)
-
-
-def _ready(state: AttentionState) -> tuple[AttentionState, Ready] | None:
-    """The state with a place for one more key, and its arrays; None where a sequence has no key yet, so no reference."""
-    room = state.room
-    if room is not None and room.holds(state):
-        if room.ready is not None and room.ready.serves(state):
-            return state, room.ready
-    elif bool((state.count == 0).any()):
-        return None
-    else:
-        sinks = state.spec.local.sinks if state.spec.local else 0
-        length = state.key.shape[2]
-        room = room_behind(state, max(num_recent(state.spec) + sinks + RESERVE + FOLD - 1, length + 1))
-        state = _replaced(state, room=room, **room.upto(length))
-    heads, e, d = state.key.shape[0] * state.key.shape[1], state.value.shape[3], state.key.shape[3]
-    until_due = state.boundary + FOLD + RESERVE + num_recent(state.spec) - 1 - state.count
-    nothing = np.empty((heads, 0), dtype=_array(state.decayed_count).dtype)
-    room.ready = Ready(
-        state=state,
-        room=room,
-        due=room.used + int(until_due.min()),
-        tables=tables_of(state.spec, d, state.key.dtype),
-        buffer=(_array(room.key).reshape(heads, -1, d), _array(room.value).reshape(heads, -1, e), _array(room.rank)),
-        folded=(
-            nothing[..., None] if state.moments is None else _array(state.moments).reshape(heads, -1, e),
-            nothing if state.mass is None else _array(state.mass).reshape(heads, -1),
-            _array(state.decayed_count).reshape(heads),
-            nothing if state.reference is None else _array(state.reference).reshape(heads, d),
-            _array(state.boundary) > 0,
-        ),
-        scales=np.array((state.scale, state.slot_scale)),
-    )
-    return state, room.ready
-
-
-def _token(given: dict[str, Any], state: AttentionState) -> Token:
-    dtype = state.key.dtype
-    batch, kv_heads, _, d = state.key.shape
-    value, gate = _in_type(given["value"], dtype), _input_gate(given, state)
-    if gate is not None:
-        value = value * gate[..., None]
-    decay, running, output_gate = given["log_decay"], None, given["output_gate"]
-    if state.running_total is not None:
-        running = torch.logaddexp(state.running_total, given["parameters"]["running_gate_score"][:, 0].to(dtype))
-    return Token(
-        query=_array(_in_type(given["query"], dtype)).reshape(batch * kv_heads, -1, d),
-        key=_array(_in_type(given["key"], dtype)).reshape(batch * kv_heads, d),
-        value=_array(value).reshape(batch * kv_heads, -1),
-        log_decay=None if decay is None else decay[:, 0].double().clamp(min=FORGOTTEN),
-        running=running,
-        output_gate=None if output_gate is None else output_gate[:, 0].to(dtype).reshape(batch, kv_heads, -1, 1),
-    )
-
-
-def _input_gate(given: dict[str, Any], state: AttentionState) -> Tensor | None:
-    """(B or 1, 1, G)."""
-    if state.spec.input_gate == "count":
-        exponent = torch.sigmoid(given["parameters"]["count_exponent"].to(state.key.dtype))
-        return (state.count + 1)[:, None, None].to(state.key.dtype) ** -exponent
-    return None if given["input_gate"] is None else given["input_gate"].to(state.key.dtype)
-
-
-def _outputs(
-    given: dict[str, Any], state: AttentionState, ready: Ready, token: Token, log_decay: Tensor | None
-) -> Tensor:
-    """(B, 1, H, e) in the query's type; the token is put behind the buffer, where its state is asked for."""
-    loops, spec, tables = compiled_loops(), state.spec, ready.tables
-    assert loops is not None
-    heads, group, d = token.query.shape
-    divides = isinstance(spec.normalizer, RowSum) and spec.normalizer.is_pure and token.output_gate is None
-    out = state.value.new_empty(heads, group, ready.buffer[1].shape[2])
-    sums = np.empty((3, heads, group), dtype=token.query.dtype)
-    query, key, new_key = token.query, ready.buffer[0], token.key
-    if spec.kernel.maps_keys:
-        query, new_key = (_array(spec.kernel.map(torch.from_numpy(t))) for t in (query, new_key))
-        key = _array(spec.kernel.map(state.key)).reshape(heads, -1, d)
-    loops.step(
-        query, token.query, key, *ready.buffer, new_key, token.key, token.value, state.key.shape[2], _array(state.count),
-        *_decays(state, token, log_decay, heads), *ready.folded, tables.starts, tables.offsets, tables.widths,
-        tables.multiplicities, tables.coefficients, tables.binomials, ready.scales, spec.local.window if spec.local else 0,
-        spec.local.sinks if spec.local else 0, spec.has_tail and spec.kernel.is_centered, spec.has_tail, divides,
-        given["output_final_state"], out.numpy(), *sums,
-    )  # fmt: skip
-    batch, kv_heads = state.key.shape[:2]
-    if divides:
-        return _in_type(out.view(batch, 1, kv_heads * group, -1), given["query"].dtype)
-    mass, count, peak = (torch.from_numpy(t).view(batch, kv_heads, group, 1, 1) for t in sums)
-    weighing = Weighing(
-        out.view(batch, kv_heads, group, 1, -1), mass, count if spec.has_tail else None, peak if spec.local else None
-    )
-    running = None if token.running is None else token.running[:, :, None, None, None]
-    queries = Queries(weighing.weighted, state.count[:, None], None, token.output_gate, None)
-    parameters = grouped_parameters(given["parameters"] or {}, kv_heads, state.key.dtype)
-    finished = finish(spec, weighing, queries, _ONE_ROW, parameters, None, running)
-    return _in_type(finished.view(batch, 1, kv_heads * group, -1), given["query"].dtype)
-
-
-def _decays(state: AttentionState, token: Token, log_decay: Tensor | None, heads: int) -> tuple[np.ndarray, np.ndarray]:
-    """Log decay to the new token from each buffered key (N, L or 0) and from the last folded one (N,)."""
-    if log_decay is None:
-        return np.empty((heads, 0)), np.zeros(heads)
-    fold_age = _with_decay(state).fold_age
-    fold_age = fold_age if token.log_decay is None else fold_age + token.log_decay
-    return _array(log_decay).reshape(heads, -1), _array(fold_age).reshape(heads)
-
-
-def _with_decay(state: AttentionState) -> Any:
-    return state.with_decay()
-
-
-def _extended(state: AttentionState, ready: Ready, token: Token, log_decay: Tensor | None) -> AttentionState:
-    """The state with the token in its buffer (the loop has put it there), folded where that is due."""
-    room = ready.room
-    room.used += 1
-    changed: dict[str, Any] = room.upto(room.used)
-    changed["count"] = state.count + 1
-    if log_decay is not None:
-        before = _with_decay(state)
-        step = 0 if token.log_decay is None else token.log_decay
-        changed["age"] = torch.cat([log_decay, torch.zeros_like(log_decay[..., :1])], dim=2)
-        changed["fold_age"], changed["total_log_decay"] = before.fold_age + step, before.total_log_decay + step
-    if token.running is not None and state.running_gate is not None:
-        changed["running_gate"] = torch.cat([state.running_gate, token.running[..., None]], dim=2)
-        changed["running_total"] = token.running
-    extended = _replaced(state, **changed)
-    return fold(extended, fold_target(extended)) if room.used >= ready.due else extended
-
-
-def _replaced(state: AttentionState, **changed: Any) -> AttentionState:
-    """dataclasses.replace without running __init__ over all fields, which is a tenth of a small step."""
-    new = object.__new__(AttentionState)
-    new.__dict__.update(state.__dict__, **changed)
-    return new
-
-
-def _in_type(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """`.to` takes its time even where it has nothing to do."""
-    return tensor if tensor.dtype == dtype else tensor.to(dtype)
-
-
-def _array(tensor: Tensor) -> np.ndarray:
-    """The same memory; a copy where it has gaps."""
-    return tensor.detach().contiguous().numpy()
