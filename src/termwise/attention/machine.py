@@ -17,9 +17,9 @@ from termwise.attention.cost import TERMS
 SCHEMA = 1
 # Seconds for each term of `cost`, one thread, float32.
 USUAL: dict[str, float] = {
-    "parallel_call": 4.0e-4, "parallel_products": 3.4e-11, "parallel_scores": 1.6e-9, "parallel_spill": 9.7e-9,
-    "parallel_pages": 8.4e-9, "chunked_call": 0.0, "chunked_blocks": 1.65e-3, "chunked_products": 1.3e-10,
-    "chunked_scores": 0.0, "reads": 6.4e-11, "folds": 7.3e-11, "features": 1.1e-9,
+    "parallel_call": 0.00041, "parallel_products": 6.8e-11, "parallel_scores": 1.8e-09, "parallel_spill": 0.0,
+    "parallel_pages": 1e-08, "chunked_call": 0.0, "chunked_blocks": 0.0006, "chunked_products": 3.4e-10,
+    "chunked_scores": 7.3e-11, "reads": 1.1e-11, "folds": 1.4e-10, "features": 8.7e-10,
 }  # fmt: skip
 _log = logging.getLogger(__name__)
 
