@@ -139,10 +139,10 @@ def planted(**seconds: float) -> Machine:
 
 
 def test_the_choice_follows_the_constants():
-    """A second for a score and a second for a number read from the state: chunks win where a query meets fewer numbers."""
-    spec, machine = spec_of("taylor:0..2"), planted(parallel_scores=1.0, reads=1.0)
+    """A second for a pass over a score against 675 for a block: even at 15 keys."""
+    spec, machine = spec_of("taylor:0..2"), planted(parallel_scores=1.0, chunked_blocks=675.0)
     sizes = {"key_width": 4, "value_width": 2, "machine": machine}
-    # 3 passes over T^2 scores against 15 features x 3 numbers for each of T queries: even at T = 15.
+    # 3 passes over T^2 scores.
     for length, expected in ((14, "parallel"), (15, "parallel"), (16, "chunked"), (99, "chunked")):
         form, why = choose_form(spec, num_queries=length, num_keys=length, **sizes)
         equal(form, expected, f"{length} keys")
@@ -168,7 +168,9 @@ def test_the_choice_counts_what_a_call_does():
         "a read a query head",
     )
     equal(
-        parallel_terms(spec, dataclasses.replace(plain, hands_back=True))["folds"], 1000 * 2 * width, "a fold a kv head"
+        parallel_terms(spec, dataclasses.replace(plain, hands_back=True))["folds"],
+        (1000 - 64 - 68) * 2 * width,
+        "a fold a kv head for all keys but those of a block and the slots",
     )
     equal(chunked_terms(spec, plain)["chunked_blocks"], 16, "blocks of 64")
 

@@ -49,13 +49,15 @@ def summary(view: BenchView, say: Words) -> Summary:
     compared = [one for measure in MEASURES for one in view.of(measure) if one.variant != BASELINE]
     if not compared:
         return Summary(say("bench.headline.empty"), (), ())
-    facts = [_fact(one, say) for one in compared if one.crossing and one.crossing.value and one.measure != "memory"]
+    ahead = [one for one in compared if one.crossing and one.crossing.value and one.measure != "memory"]
+    # One subject in the headline, in every measure; the lines below it tell of all.
+    facts = [_fact(one, say) for one in ahead if one.variant == ahead[0].variant]
     longest = units.tokens(max(view.lengths))
     headline = say("bench.headline.none", longest=longest)
     if facts:
         text = say.listing(facts[:3])
         headline = say("bench.headline.some", facts=f"A{text[1:]}" if text.startswith("a model") else text)
-    lines = [_shape(view, say), *(_sentence(one, say) for one in compared if one.ratio)]
+    lines = [_shape(view, say), *(_sentence(one, view, say) for one in compared if one.ratio)]
     return Summary(headline, tuple(lines), ())
 
 
@@ -71,18 +73,22 @@ def _fact(one: Series, say: Words) -> str:
     return say(key, variant=one.label, length=f"{one.crossing.value:,.0f}")
 
 
-def _sentence(one: Series, say: Words) -> str:
+def _sentence(one: Series, view: BenchView, say: Words) -> str:
     longest = max(length for length, record in one.ratio.items() if record.value is not None)
     crossing = say("bench.crosses.never", length=units.tokens(longest))
     if one.crossing is not None and one.crossing.value is not None:
         key = "bench.crosses" if bench_figures.is_inside(one) else "bench.crosses.always"
         crossing = say(key, length=units.tokens(round(one.crossing.value)))
-    ratio = say("bench.times", value=units.digits(one.ratio[longest].value or 0.0))
-    key = "bench.line.memory" if one.measure == "memory" else "bench.line"
-    return say(
-        key, measure=say(f"bench.measure.{one.measure}"), variant=one.label, crossing=crossing,
-        longest=units.tokens(longest), ratio=ratio,
-    )  # fmt: skip
+    fields = {
+        "measure": say(f"bench.measure.{one.measure}"), "variant": one.label, "crossing": crossing,
+        "longest": units.tokens(longest),
+    }  # fmt: skip
+    if one.measure == "memory":
+        base = next((other.values.get(longest) for other in view.of("memory") if other.variant == BASELINE), None)
+        own = one.values.get(longest)
+        sizes = {"own": units.size(own or 0), "base": units.size(base or 0)}
+        return say("bench.line.memory", **fields, **sizes)
+    return say("bench.line", **fields, ratio=say("bench.times", value=units.digits(one.ratio[longest].value or 0.0)))
 
 
 def sections(view: BenchView, say: Words) -> list[Section]:

@@ -30,7 +30,7 @@ ENGLISH_BENCH = {
     "bench.fact.generate.always": "a model of {variant} generates faster than Llama at every length measured",
     "bench.fact.generate": "a model of {variant} generates faster than Llama from about {length} tokens on",
     "bench.line": "{measure}, {variant}: {crossing}; at {longest} tokens {ratio} the baseline's speed.",
-    "bench.line.memory": "{measure}, {variant}: {crossing}; at {longest} tokens the baseline needs {ratio} as much.",
+    "bench.line.memory": "{measure}, {variant}: {crossing}; at {longest} tokens {own} against {base}.",
     "bench.crosses": "ahead from about {length} tokens on",
     "bench.crosses.always": "ahead at every length measured, from {length} tokens on",
     "bench.crosses.never": "no crossing up to {length}",
