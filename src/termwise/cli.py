@@ -245,6 +245,13 @@ def generate(
         float, typer.Option(min=0.0, max=1.0, help="Draw from the likeliest tokens that have this share together.")
     ] = 0.95,
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of the draws.")] = 0,
+    half_state: Annotated[
+        bool,
+        typer.Option(
+            "--half-state",
+            help="Read states from a bfloat16 copy: half the bytes a token, half as much memory again, about 1e-3 of precision.",
+        ),
+    ] = False,
     as_json: Json = False,
     device: Device = "cpu",
     dtype: Dtype = None,
@@ -263,6 +270,7 @@ def generate(
         seed=seed,
         device=device,
         dtype=dtype,
+        reads_half=half_state,
         write=write,
     )
     if as_json:

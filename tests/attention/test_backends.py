@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import subprocess
@@ -19,7 +20,7 @@ from termwise.attention.cost import cost
 from termwise.attention.forms import attend
 from termwise.attention.monomials import features, multiplicities, total_width
 from termwise.attention.state import AttentionState
-from tests.attention.compare import close, close_states, equal, holds, same_bits
+from tests.attention.compare import close, close_states, equal, holds, refused, relative_rms, same_bits
 from tests.attention.running import clone
 from tests.attention.slicing import tokens
 from tests.attention.values import NAMES, inputs, is_long_series, spec_of, turn_of, window_of
@@ -199,6 +200,44 @@ def test_live_bytes_of_steps(name):
         sizes.append(state.nbytes)
     most = max(cost(spec, 3, 4, length).state_bytes for length in range(512, 576))
     equal([max(sizes[:200]), max(sizes[200:])], [most + 4 * (3 + 4) + 8] * 2, f"{name}: bytes")
+
+
+@pytest.mark.parametrize("name", ["taylor:0..2", "taylor:0..4@mean+w8s2", "power:2", "taylor:0,2,4"])
+def test_reading_a_bfloat16_copy(name):
+    """Steps read moments rounded to bfloat16 and nothing else; sums stay in fp32, and folds refresh the copy."""
+    spec = spec_of(name)
+    arguments = inputs(spec, length=400, heads=2, kv_heads=1, dtype=torch.float32, spread=0.7)
+    _, state = stepped(tokens(arguments, 0, 200), spec, first=190)
+    half = state.reading_half()
+    equal(
+        (half.half.dtype, half.nbytes - state.nbytes), (torch.bfloat16, state.moments.nbytes // 2), f"{name}: the copy"
+    )
+    exact, end = stepped(tokens(arguments, 200, 400), spec, first=1, state=state)
+    rough, after = stepped(tokens(arguments, 200, 400), spec, first=1, state=half)
+    error = relative_rms(rough, exact)
+    holds(1e-6 < error < 4e-3, f"{name}: {error:.3g}, bfloat16 rounds to 2e-3 on average and the buffer is exact")
+    close_states(dataclasses.replace(after, half=None), end, "rounded", f"{name}: sums")
+    same_bits(after.half, after.moments.bfloat16(), f"{name}: the copy after two folds")
+    kept = state.permute(torch.tensor([0, 0])).reading_half().permute(torch.tensor([1]))
+    same_bits(kept.half, half.half, f"{name}: the copy follows the batch")
+
+
+def test_a_copy_needs_moments_in_float32():
+    double, cache = inputs(spec_of("taylor:0..2"), length=4), inputs(spec_of("softmax"), length=4, dtype=torch.float32)
+    for name, arguments, words in (("taylor:0..2", double, "torch.float64"), ("softmax", cache, "no moments")):
+        _, state = attend(**arguments, spec=spec_of(name), output_final_state=True)
+        with refused(words, "needs moments in float32"):
+            state.reading_half()
+
+
+def test_a_merged_and_a_translated_copy():
+    spec = spec_of("taylor:0..2@mean")
+    arguments = inputs(spec, length=400, dtype=torch.float32)
+    first, second = (
+        attend(**tokens(arguments, *part), spec=spec, output_final_state=True)[1] for part in ((0, 200), (200, 400))
+    )
+    for state in (first.reading_half().merge(second), first.reading_half().translate(second.reference)):
+        same_bits(state.half, state.moments.bfloat16(), "the copy of the new moments")
 
 
 @pytest.mark.parametrize("orders", [(0, 1, 2), (0, 1, 2, 3, 4), (2,), (0, 2, 4), (1, 3), (0,), (1,)])

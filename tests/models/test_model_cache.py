@@ -225,3 +225,20 @@ def test_wrong_caches_are_refused():
     cache = dynamic(tokens(1, 512)).cache
     with pytest.raises(ValueError, match="changes its frequencies beyond 512"):
         dynamic(tokens(1, 1), cache=cache)
+
+
+@torch.no_grad()
+def test_a_cache_that_reads_bfloat16_copies():
+    """Every layer with moments keeps a copy and reads it; logits stay close; a layer without moments goes on as before."""
+    model, ids, logits = small("taylor:0..2"), tokens(1, 300), {}
+    for reads_half in (False, True):
+        cache = TermwiseCache(model.config.num_hidden_layers, reads_half)
+        model(ids[:, :200], cache=cache)
+        steps = [model(ids[:, t : t + 1], cache=cache).logits[0, 0] for t in range(200, 300)]
+        logits[reads_half] = torch.stack(steps)
+        assert [layer.state.half is not None for layer in cache.layers] == [reads_half] * len(cache.layers)
+    assert 1e-6 < error(logits[True], logits[False]) < 1e-2
+    softmax = small("softmax")
+    cache = TermwiseCache(softmax.config.num_hidden_layers, reads_half=True)
+    softmax(ids, cache=cache)
+    assert cache.layers[0].state.half is None

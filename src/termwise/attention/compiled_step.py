@@ -35,13 +35,14 @@ class Ready:
     due: int  # the buffer length at which keys are to be folded
     tables: Tables
     buffer: tuple[np.ndarray, ...]  # key (N, places, d), value (N, places, e), rank (B or 1, places)
-    folded: tuple[np.ndarray, ...]  # moments, mass, decayed count, reference, whether there are any
+    folded: tuple[np.ndarray, ...]  # moments, their copy, mass, decayed count, reference, whether there are any
     scales: np.ndarray
 
     def serves(self, state: AttentionState) -> bool:
         return (
             state.room is self.room
             and state.moments is self.state.moments
+            and state.half is self.state.half
             and state.mass is self.state.mass
             and state.decayed_count is self.state.decayed_count
             and state.reference is self.state.reference
@@ -100,6 +101,9 @@ def _ready(state: AttentionState) -> tuple[AttentionState, Ready] | None:
         buffer=(_array(room.key).reshape(heads, -1, d), _array(room.value).reshape(heads, -1, e), _array(room.rank)),
         folded=(
             nothing[..., None] if state.moments is None else _array(state.moments).reshape(heads, -1, e),
+            np.empty((heads, 0, 0), np.uint16)
+            if state.half is None
+            else _array(state.half.view(torch.int16)).view(np.uint16).reshape(heads, -1, e),
             nothing if state.mass is None else _array(state.mass).reshape(heads, -1),
             _array(state.decayed_count).reshape(heads),
             nothing if state.reference is None else _array(state.reference).reshape(heads, d),

@@ -83,9 +83,9 @@ def extend(state: AttentionState, keys: Keys, reference: Tensor | None) -> Atten
 
 def _buffered(state: AttentionState, keys: Keys, rows: int) -> dict[str, Any]:
     """Key, value and rank of a buffer with the new keys behind its own. A cache that grows token by token is not copied each time."""
-    is_single = keys.length == 1 and not state.spec.is_constant_size and rows == state.rank.shape[0]
+    length = state.key.shape[2]
+    is_single = keys.length == 1 and length > 0 and rows == state.rank.shape[0] and not state.spec.is_constant_size
     if is_single and not any(t.requires_grad for t in (state.key, state.value, keys.key, keys.value)):
-        length = state.key.shape[2]
         room = room_behind(state, length + max(FOLD, length // 4))
         room.append(keys.key, keys.value, keys.rank)
         return {"room": room, **room.upto(room.used)}
@@ -181,7 +181,8 @@ def _fold_moments(state: AttentionState, is_far: Tensor, anchor: Tensor | None, 
             moments, mass = moments.clone(), mass.clone()
         flat = [t.flatten(0, 1) for t in (moments, mass, mapped_keys(state, far.key), far.value, weight)]
         fold_into(loops, tables_of(state.spec, far.key.shape[3], mass.dtype), *flat)
-        return dataclasses.replace(state, moments=moments, mass=mass, decayed_count=count + weight.sum(dim=2))
+        changed = dataclasses.replace(state, moments=moments, mass=mass, decayed_count=count + weight.sum(dim=2))
+        return changed.with_copy()
     step = keys_at_a_time(state)
     for start in range(0, far.key.shape[2], step):
         part = slice(start, start + step)
@@ -189,7 +190,7 @@ def _fold_moments(state: AttentionState, is_far: Tensor, anchor: Tensor | None, 
         phi = features(mapped_keys(state, far.key[:, :, part]), state.orders) * weight[..., None]
         moments = moments + torch.einsum("bgsf,bgse->bgfe", phi, far.value[:, :, part])
         mass, count = mass + phi.sum(dim=2), count + weight.sum(dim=2)
-    return dataclasses.replace(state, moments=moments, mass=mass, decayed_count=count)
+    return dataclasses.replace(state, moments=moments, mass=mass, decayed_count=count).with_copy()
 
 
 def keys_at_a_time(state: AttentionState) -> int:
@@ -227,7 +228,7 @@ def merge_folded(first: AttentionState, second: AttentionState) -> AttentionStat
             moments=first.moments * gain[..., None, None] + second.moments,
             mass=first.mass * gain[..., None] + second.mass,
             decayed_count=first.decayed_count * gain + second.decayed_count,
-        )
+        ).with_copy()
     if first.age is not None and second.age is not None:
         assert first.total_log_decay is not None and second.total_log_decay is not None
         first = dataclasses.replace(

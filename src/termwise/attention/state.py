@@ -51,6 +51,7 @@ class AttentionState:
     total_log_decay: Tensor | None  # (B, G) float64
     running_gate: Tensor | None  # (B, G, L) log of the running gate sum at each buffered key
     running_total: Tensor | None  # (B, G) the same, now
+    half: Tensor | None = None  # (B, G, F, e) bfloat16 copy of the moments, which single steps read in their place
     room: Room | None = None  # where `key` and `value` stand, if there is room for more behind them
 
     # Sizes --------------------------------------------------------------------------------------------------------
@@ -207,7 +208,7 @@ class AttentionState:
         both = translate(torch.cat([self.moments, self.mass[..., None]], dim=-1), shift, self.orders)
         return dataclasses.replace(
             self, moments=both[..., :-1], mass=both[..., -1], reference=reference.expand_as(self.reference)
-        )
+        ).with_copy()
 
     def merge(self, later: AttentionState) -> AttentionState:
         """The state of two segments one after the other; `later` was computed from nothing on the second segment."""
@@ -229,6 +230,27 @@ class AttentionState:
         from termwise.attention.folding import merge_folded
 
         return merge_folded(first, second)
+
+    def with_copy(self) -> AttentionState:
+        """The bfloat16 copy, where one is kept, made anew after the moments have changed."""
+        return (
+            self
+            if self.half is None or self.moments is None
+            else dataclasses.replace(self, half=self.moments.bfloat16())
+        )
+
+    def reading_half(self) -> AttentionState:
+        """The same state with a bfloat16 copy of its moments beside it, which compiled steps of one token then read.
+
+        Half the bytes a step, a relative error of about 1e-3 in what is read of far keys. Sums are still kept in fp32: the copy
+        is made anew from them at every fold. Errors: ValueError for states without moments, or of another type than fp32.
+        """
+        if self.moments is None or self.moments.dtype != torch.float32:
+            kind = "no moments" if self.moments is None else f"moments of {self.moments.dtype}"
+            raise ValueError(
+                f"reading_half: the state of {self.spec.short_name} holds {kind}; it needs moments in float32"
+            )
+        return dataclasses.replace(self, half=self.moments.bfloat16())
 
     # Files --------------------------------------------------------------------------------------------------------
 

@@ -31,13 +31,19 @@ class LayerCache(CacheLayerMixin):
     is_croppable = True
     supports_early_init = False
 
-    def __init__(self) -> None:
+    def __init__(self, reads_half: bool = False) -> None:
         super().__init__()
+        self.reads_half = reads_half
         self.state: AttentionState | None = None
         self.past: tuple[Tensor, ...] = ()  # inputs of the convolutions over q, k and v
         self.conv_size = 1
         self.record_past = False
         self.length = 0
+
+    def hold(self, state: AttentionState | None) -> None:
+        """The state after a call; with a bfloat16 copy of its moments where that is wanted and there are any."""
+        wants_copy = self.reads_half and state is not None and state.moments is not None and state.half is None
+        self.state = state.reading_half() if wants_copy and state is not None else state
 
     @property
     def nbytes(self) -> int:
@@ -111,8 +117,8 @@ class TermwiseCache(Cache):
 
     layers: list[LayerCache]  # type: ignore[assignment]
 
-    def __init__(self, num_layers: int) -> None:
-        super().__init__(layers=[LayerCache() for _ in range(num_layers)])
+    def __init__(self, num_layers: int, reads_half: bool = False) -> None:
+        super().__init__(layers=[LayerCache(reads_half) for _ in range(num_layers)])
         self.positions: Tensor | None = None  # (B,) tokens seen, blank ones included, padding not
         self.num_sound = 0  # columns at the end without padding: those that `crop` can take back
 

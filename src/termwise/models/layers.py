@@ -120,7 +120,7 @@ class Attention(nn.Module):
             row_counts=self.row_counts,
         )  # fmt: skip
         if cache is not None:
-            cache.state = state
+            cache.hold(state)
         out = out.flatten(2)
         return self.o_proj(self.output_norm(out) if self.options.output_norm else out)
 

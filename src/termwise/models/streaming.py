@@ -66,12 +66,13 @@ def generate_text(
     seed: int = 0,
     device: str = "cpu",
     dtype: str | None = None,
+    reads_half: bool = False,
     write: Callable[[str], object] = lambda piece: None,
 ) -> dict[str, Any]:
     """Go on from a prompt with the model of a folder; `write` gets the new text as it comes.
 
-    temperature 0 takes the likeliest token each time. Errors: ValueError for a folder without model or tokenizer, an empty
-    prompt, numbers out of range.
+    temperature 0 takes the likeliest token each time. `reads_half`: states are read from bfloat16 copies. Errors: ValueError for
+    a folder without model or tokenizer, an empty prompt, numbers out of range.
     """
     if not temperature >= 0 or not 0 < top_p <= 1 or max_tokens < 1:
         raise ValueError(
@@ -90,7 +91,7 @@ def generate_text(
     placed: Any = model.eval()
     placed.to(place, dtype=number_type)
     torch.manual_seed(seed)
-    stream, cache = TextStream(tokenizer, write), TermwiseCache(model.config.num_hidden_layers)
+    stream, cache = TextStream(tokenizer, write), TermwiseCache(model.config.num_hidden_layers, reads_half)
     draws: dict[str, Any] = {"do_sample": False, CACHE_FIELD: cache}
     if temperature > 0:
         draws |= {"do_sample": True, "temperature": temperature, "top_p": top_p, "top_k": 0}

@@ -86,6 +86,6 @@ def _jit(numba: Any, function: Callable[..., Any], is_cached: bool) -> Callable[
 
 # Callees before their callers.
 _FUNCTIONS = (
-    "dot", "horner", "recentre", "fill_monomials", "weigh_block", "add_mass", "monomials_of_row", "read_rows", "weigh_monomials", "add_row",
-    "mark_keys", "score_keys", "middle_of", "add_tail", "add_slots", "weigh_folded", "divide", "step",
+    "dot", "horner", "recentre", "fill_monomials", "weigh_block", "add_mass", "monomials_of_row", "read_rows", "read_half_rows",
+    "weigh_monomials", "add_row", "mark_keys", "score_keys", "middle_of", "add_tail", "add_slots", "weigh_folded", "divide", "step",
 )  # fmt: skip

@@ -132,6 +132,25 @@ def read_rows(phi, moments, is_large, out, spare):
             out[r, j] += spare[r, j]
 
 
+def read_half_rows(phi, moments, out):
+    """The same from bfloat16 moments, given as their bits (uint16): the upper half of an fp32 number."""
+    rows, width = moments.shape
+    for first in range(0, rows, 32):
+        last = min(first + 32, rows)
+        for r in range(phi.shape[0]):
+            f, total = first, out[r]
+            while f + 2 <= last:
+                a, b = phi[r, f], phi[r, f + 1]
+                for j in range(width):
+                    upper = np.uint32(np.uint32(moments[f, j]) << np.uint32(16)).view(np.float32)
+                    lower = np.uint32(np.uint32(moments[f + 1, j]) << np.uint32(16)).view(np.float32)
+                    total[j] += a * upper + b * lower
+                f += 2
+            if f < last:
+                for j in range(width):
+                    total[j] += phi[r, f] * np.uint32(np.uint32(moments[f, j]) << np.uint32(16)).view(np.float32)
+
+
 def weigh_monomials(phi, multiplicities, gain, mass):
     """phi (F,) *= multiplicities times gain, in place; its product with the mass."""
     total = phi.dtype.type(0)
@@ -261,15 +280,16 @@ def divide(out, mass, count):
 
 def step(
     query, slot_query, key, slot_key, value, rank, new_key, new_slot_key, new_value, length, count, log_decay, folded_log_decay,
-    moments, mass, folded_count, reference, is_folded, starts, offsets, widths, multiplicities, coefficients, binomials,
+    moments, half, mass, folded_count, reference, is_folded, starts, offsets, widths, multiplicities, coefficients, binomials,
     scales, window, sinks, is_centered, has_tail, divides, appends, weighted, out_mass, out_count, out_peak,
 ):  # fmt: skip
     """Sums of one token over buffer, itself and the folded moments: true sums are these times exp(out_peak).
 
     query (N, R, d) mapped; slot_query the same unmapped; key, value (N, places, .), the first `length` taken; rank (B or 1,
     places), -1: empty; count (B or 1,) keys before this one; log_decay (N, length) from each key to this token, (N, 0): no
-    decay; moments (N, F, e); starts: where order n begins in the moments, -1: not kept; window 0: no exact slots. `divides`:
-    weighted becomes U / Z, by the vanishing rule; `appends`: the token takes the next place. Follows reading.py line by line.
+    decay; moments (N, F, e); half: their bfloat16 copy, (N, 0, 0): none; starts: where order n begins in the moments, -1: not
+    kept; window 0: no exact slots. `divides`: weighted becomes U / Z, by the vanishing rule; `appends`: the token takes the
+    next place. Follows reading.py line by line.
     """
     heads, group, d = query.shape
     near, far = np.zeros(length + 1, dtype=np.bool_), np.zeros(length + 1, dtype=np.bool_)
@@ -308,8 +328,11 @@ def step(
         if reads_folded:
             for o in range(offsets.shape[0]):
                 if starts[o] >= 0:
-                    rows = moments[n, starts[o] : starts[o] + widths[o]]
-                    read_rows(phi[:, offsets[o] : offsets[o] + widths[o]], rows, is_large, weighted[n], spare)
+                    these, kept = phi[:, offsets[o] : offsets[o] + widths[o]], slice(starts[o], starts[o] + widths[o])
+                    if half.shape[1] > 0:
+                        read_half_rows(these, half[n, kept], weighted[n])
+                    else:
+                        read_rows(these, moments[n, kept], is_large, weighted[n], spare)
         for r in range(group):
             if window > 0:
                 score_keys(slot_query[n, r], slot_key[n], new_slot_key[n], scales[1], near, y)
