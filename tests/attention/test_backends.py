@@ -202,6 +202,18 @@ def test_live_bytes_of_steps(name):
     equal([max(sizes[:200]), max(sizes[200:])], [most + 4 * (3 + 4) + 8] * 2, f"{name}: bytes")
 
 
+def test_threads_share_the_heads(monkeypatch):
+    """The same bits from one thread and from three, padding and grouped heads included."""
+    monkeypatch.setattr("termwise.attention.compiled_step.SHARED", 0)
+    spec = spec_of("taylor:0..2@mean+w8s2")
+    arguments = inputs(spec, length=300, heads=8, kv_heads=4, batch=2)
+    outputs = []
+    for threads in (1, 3):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        outputs.append(stepped(arguments, spec, first=3)[0])
+    same_bits(*outputs, "one thread and three")
+
+
 @pytest.mark.parametrize("name", ["taylor:0..2", "taylor:0..4@mean+w8s2", "power:2", "taylor:0,2,4"])
 def test_reading_a_bfloat16_copy(name):
     """Steps read moments rounded to bfloat16 and nothing else; sums stay in fp32, and folds refresh the copy."""

@@ -6,7 +6,11 @@ folded.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +27,9 @@ from termwise.attention.reading import Queries, Weighing, finish
 from termwise.attention.safe import in_type
 from termwise.attention.state import FOLD, RESERVE, AttentionState, num_recent
 
+SHARED = (
+    2**22
+)  # bytes of moments from which threads share a step: handing over takes as long as reading a quarter of it
 _ONE_ROW = torch.ones(1, 1, dtype=torch.bool)
 
 
@@ -155,13 +162,14 @@ def _outputs(
     if spec.kernel.maps_keys:
         query, new_key = (_array(spec.kernel.map(torch.from_numpy(t))) for t in (query, new_key))
         key = _array(spec.kernel.map(state.key)).reshape(heads, -1, d)
-    loops.step(
+    arrays = (
         query, token.query, key, *ready.buffer, new_key, token.key, token.value, state.key.shape[2], _array(state.count),
         *_decays(state, token, log_decay, heads), *ready.folded, tables.starts, tables.offsets, tables.widths,
         tables.multiplicities, tables.coefficients, tables.binomials, ready.scales, spec.local.window if spec.local else 0,
         spec.local.sinks if spec.local else 0, spec.has_tail and spec.kernel.is_centered, spec.has_tail, divides,
         given["output_final_state"], out.numpy(), *sums,
     )  # fmt: skip
+    _over_heads(partial(loops.step, *arrays), heads, ready.folded[0].nbytes)
     batch, kv_heads = state.key.shape[:2]
     if divides:
         return in_type(out.view(batch, 1, kv_heads * group, -1), given["query"].dtype)
@@ -174,6 +182,21 @@ def _outputs(
     parameters = grouped_parameters(given["parameters"] or {}, kv_heads, state.key.dtype)
     finished = finish(spec, weighing, queries, _ONE_ROW, parameters, None, running)
     return in_type(finished.view(batch, 1, kv_heads * group, -1), given["query"].dtype)
+
+
+def _over_heads(step: Callable[[int, int], None], heads: int, num_bytes: int) -> None:
+    """step(first, last) over all heads, shared by torch's number of threads where there is much to read. Nobody spins meanwhile."""
+    threads = min(torch.get_num_threads(), heads) if num_bytes >= SHARED else 1
+    if threads == 1:
+        step(0, heads)
+        return
+    edges = [heads * i // threads for i in range(threads + 1)]
+    list(_pool(threads).map(step, edges[:-1], edges[1:]))
+
+
+@functools.cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="termwise")
 
 
 def _decays(state: AttentionState, token: Token, log_decay: Tensor | None, heads: int) -> tuple[np.ndarray, np.ndarray]:

@@ -281,7 +281,7 @@ def divide(out, mass, count):
 def step(
     query, slot_query, key, slot_key, value, rank, new_key, new_slot_key, new_value, length, count, log_decay, folded_log_decay,
     moments, half, mass, folded_count, reference, is_folded, starts, offsets, widths, multiplicities, coefficients, binomials,
-    scales, window, sinks, is_centered, has_tail, divides, appends, weighted, out_mass, out_count, out_peak,
+    scales, window, sinks, is_centered, has_tail, divides, appends, weighted, out_mass, out_count, out_peak, start, stop,
 ):  # fmt: skip
     """Sums of one token over buffer, itself and the folded moments: true sums are these times exp(out_peak).
 
@@ -289,7 +289,7 @@ def step(
     places), -1: empty; count (B or 1,) keys before this one; log_decay (N, length) from each key to this token, (N, 0): no
     decay; moments (N, F, e); half: their bfloat16 copy, (N, 0, 0): none; starts: where order n begins in the moments, -1: not
     kept; window 0: no exact slots. `divides`: weighted becomes U / Z, by the vanishing rule; `appends`: the token takes the
-    next place. Follows reading.py line by line.
+    next place. Heads `start` to `stop` alone are computed, so that threads can share them. Follows reading.py line by line.
     """
     heads, group, d = query.shape
     near, far = np.zeros(length + 1, dtype=np.bool_), np.zeros(length + 1, dtype=np.bool_)
@@ -297,7 +297,7 @@ def step(
     phi = np.empty((group, offsets[-1] + widths[-1]), dtype=query.dtype)
     scaled, spare = np.empty(d, dtype=query.dtype), np.empty((group, weighted.shape[2]), dtype=query.dtype)
     is_large, faint = moments.size * moments.itemsize > LARGE, VANISHING_MEAN * np.finfo(query.dtype).tiny
-    for n in range(heads):
+    for n in range(start, stop):
         row = n // (heads // count.shape[0])
         mark_keys(count[row], rank[row], length, window, sinks, has_tail, near, far)
         for s in range(log_decay.shape[1]):
@@ -344,6 +344,6 @@ def step(
                 divide(weighted[n, r], out_mass[n, r], out_count[n, r])
         if appends:
             slot_key[n, length], value[n, length] = new_slot_key[n], new_value[n]
-    if appends:
+    if appends and start == 0:
         for row in range(rank.shape[0]):
             rank[row, length] = count[row if count.shape[0] > 1 else 0]
