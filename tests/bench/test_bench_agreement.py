@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -113,3 +114,13 @@ def test_gradients_are_compared_too(monkeypatch):
 
     monkeypatch.setattr(training, "gradients", wrong)
     assert "gradients" in str(training.disagreement(spec, "chunked", given, towards, SMALL).reason)
+
+
+@pytest.mark.parametrize("name", ["softmax", NAME])
+def test_training_in_bfloat16_is_held_to_fused_attention(name):
+    shape = dataclasses.replace(SMALL, dtype=torch.bfloat16)
+    spec = catalogue.variant(name).spec
+    given = tensors(spec, shape, 700)
+    towards = torch.randn(1, 700, 4, 3, dtype=torch.bfloat16)
+    for form in training.forms_of(spec, shape, 700):
+        assert training.disagreement(spec, form, given, towards, shape).reason is None

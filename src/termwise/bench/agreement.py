@@ -55,12 +55,20 @@ def of_rows(spec: AttentionSpec, given: dict[str, Any], rows: Sequence[int], out
     return compared(out, exact, f"the definition in float64, {len(rows)} rows")
 
 
-def compared(out: Tensor, exact: Tensor, how: str) -> Agreement:
-    """Relative root mean square of the difference, infinite where a value is not finite."""
+def compared(out: Tensor, exact: Tensor, how: str, usual: float = 0.0) -> Agreement:
+    """Relative root mean square of the difference, infinite where a value is not finite.
+
+    In low precision the yardstick is the error of rounding once, or `usual` where several roundings cannot be helped.
+    """
     tolerance = TOLERANCE
-    if out.dtype not in (torch.float32, torch.float64):
-        tolerance = LOW_PRECISION_FACTOR * distance(exact.to(out.dtype), exact)
+    if is_low_precision(out.dtype):
+        tolerance = LOW_PRECISION_FACTOR * max(usual, distance(exact.to(out.dtype), exact))
     return Agreement(distance(out, exact), tolerance, how)
+
+
+def is_low_precision(dtype: torch.dtype) -> bool:
+    """Whether a type is narrower than the sums are kept in."""
+    return dtype not in (torch.float32, torch.float64)
 
 
 def distance(out: Tensor, exact: Tensor) -> float:
