@@ -14,6 +14,7 @@ import torch
 
 from termwise.attention import backends
 from termwise.attention.backends import compiled, compiled_loops
+from termwise.attention.backends.gradients import folded, reading
 from termwise.attention.backends.products import fold_into, read_from
 from termwise.attention.backends.tables import tables_of
 from termwise.attention.cost import cost
@@ -283,6 +284,50 @@ def test_folding_and_reading(orders, dtype):
     u, z = read_from(loops, tables, moments, mass, query, gains)
     close(u, torch.einsum("nfc,nfe->nce", seen, moments), row, "weighted")
     close(z, torch.einsum("nfc,nf->nc", seen, mass), row, "mass")
+
+
+@pytest.mark.parametrize("orders", [(0, 1, 2), (0, 1, 2, 3, 4), (2,), (0, 2, 4), (1, 3), (0,), (1,)])
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_gradients_of_folding_and_reading(orders, is_shared):
+    """Against autograd through features and einsum written out: every tensor that goes in."""
+    spec = spec_of(f"polynomial:{','.join(map(str, orders))}({','.join(['0.5'] * len(orders))})|l2")
+    loops, tables, d, e, heads = compiled_loops(), tables_of(spec, 5, torch.float64), 5, 3, 2
+    make = torch.Generator().manual_seed(1)
+
+    def leaf(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=make, dtype=torch.float64).requires_grad_()
+
+    num_features, length = total_width(d, orders), 11
+    given = [
+        leaf(heads, num_features, e),
+        leaf(heads, num_features),
+        leaf(heads, length, d),
+        leaf(heads, length, e),
+        leaf(heads, length),
+    ]
+    query = leaf(heads, length, d)
+    gains = (
+        torch.ones(1, len(tables.offsets), 1, dtype=torch.float64)
+        if is_shared
+        else leaf(heads, len(tables.offsets), length)
+    )
+    moments, mass = folded(loops, tables, *given)
+    u, z = reading(loops, tables, moments, mass, query, gains)
+    phi = features(given[2], orders) * given[4][..., None]
+    wanted_moments, wanted_mass = given[0] + torch.einsum("nsf,nse->nfe", phi, given[3]), given[1] + phi.sum(dim=1)
+    per_feature = [torch.from_numpy(multiplicities(d, n))[:, None] * gains[:, n : n + 1] for n in orders]
+    seen = features(query, orders).transpose(1, 2) * torch.cat(per_feature, dim=1)
+    wanted = torch.einsum("nfc,nfe->nce", seen, wanted_moments), torch.einsum("nfc,nf->nc", seen, wanted_mass)
+    close(u, wanted[0], "fp64", "weighted")
+    close(z, wanted[1], "fp64", "mass")
+    leaves = [*given, query, *([] if is_shared else [gains])]
+    back = [torch.randn(t.shape, generator=make, dtype=torch.float64) for t in (u, z)]
+    expected = torch.autograd.grad(wanted, leaves, back, allow_unused=True)
+    found = torch.autograd.grad((u, z), leaves, back)
+    for name, g, w, t in zip(
+        ("moments", "mass", "key", "value", "weight", "query", "gains"), found, expected, leaves, strict=False
+    ):
+        close(g, torch.zeros_like(t) if w is None else w, "fp64 gradient", f"orders {orders}: gradient of {name}")
 
 
 @pytest.mark.parametrize("name", [n for n in SERVED if turn_of(n) % 4 == 1])

@@ -1,7 +1,7 @@
 """Blocks of queries read from a state, one after another: what the parallel, chunked and recurrent form share.
 
 parallel   one block of all queries, every score explicit: quadratic
-chunked    blocks of 256 (64 where gradients are kept); far keys come from the moments: linear time, memory of the state plus one block
+chunked    blocks of 256 (64 without compiled loops); far keys come from the moments: linear time, memory of the state plus one block
 recurrent  blocks of one
 """
 

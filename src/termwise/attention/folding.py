@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from termwise.attention.backends import loops_for
+from termwise.attention.backends import loops_for, wants_gradient
+from termwise.attention.backends.gradients import folded
 from termwise.attention.backends.products import fold_into
 from termwise.attention.backends.tables import tables_of
 from termwise.attention.growth import room_behind
@@ -174,13 +175,17 @@ def _fold_moments(state: AttentionState, is_far: Tensor, anchor: Tensor | None, 
         faded = (state.fold_age - anchor).clamp(max=0).exp().to(mass.dtype)
         moments, mass, count = moments * faded[..., None, None], mass * faded[..., None], count * faded
     far = compress(state, is_far)
-    loops = loops_for(moments, mass, far.key, far.value, far.reference)
+    loops = loops_for(moments, mass, far.key, far.value)
     if loops is not None:
         weight = _fold_weights(far, anchor, slice(None)).expand(*mass.shape[:2], -1)
-        if moments is state.moments and not is_ours:
-            moments, mass = moments.clone(), mass.clone()
+        tables = tables_of(state.spec, far.key.shape[3], mass.dtype)
         flat = [t.flatten(0, 1) for t in (moments, mass, mapped_keys(state, far.key), far.value, weight)]
-        fold_into(loops, tables_of(state.spec, far.key.shape[3], mass.dtype), *flat)
+        if wants_gradient(*flat) or (moments is state.moments and not is_ours):
+            moments, mass = (
+                t.view_as(old) for t, old in zip(folded(loops, tables, *flat), (moments, mass), strict=True)
+            )
+        else:
+            fold_into(loops, tables, *flat)
         changed = dataclasses.replace(state, moments=moments, mass=mass, decayed_count=count + weight.sum(dim=2))
         return changed.with_copy()
     step = keys_at_a_time(state)

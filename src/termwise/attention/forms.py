@@ -1,7 +1,7 @@
 """attend(): one attention, in the form asked for. All forms are one engine reading blocks of queries from a state:
 
 parallel   one block of all queries, every score explicit: quadratic
-chunked    blocks of 256 (64 under gradients); far keys come from the moments: linear time, memory of the state plus one block
+chunked    blocks of 256 (64 without compiled loops); far keys come from the moments: linear time, memory of the state plus one block
 recurrent  blocks of one
 fused      torch's scaled_dot_product_attention, where every weight is an exponential
 reference  the definition in float64, a loop over t (reference.py)
@@ -60,7 +60,7 @@ def attend(
     `cu_seqlens` (0, ..., T) packs documents along the one row of the batch: they share nothing, and a state then has one
     sequence a document. A gate or decay tensor that the spec does not declare is used all the same. `parameters`: learned
     tensors the spec declares, `running_gate_score` (B, S, G), and optionally `reference_key` (G, d).
-    `form`: auto, parallel, chunked, recurrent, fused or reference; `chunk_size` (default 256, under gradients 64 and less where
+    `form`: auto, parallel, chunked, recurrent, fused or reference; `chunk_size` (default 256; without compiled loops 64, less where
     features are many) is for chunked alone.
     Sums are fp32 or wider whatever the inputs are; the output has the query's type. Source: math sections 1-6, 9-11.
 

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from termwise.attention.backends import Loops, loops_for
-from termwise.attention.backends.products import read_from, shared_coefficients
+from termwise.attention.backends.gradients import reading
+from termwise.attention.backends.products import shared_coefficients
 from termwise.attention.backends.tables import tables_of
 from termwise.attention.folding import keys_at_a_time
 from termwise.attention.kernels import Exp
@@ -306,7 +307,7 @@ class _Folded:
         if center is not None and self.offset is not None:
             shift = (self.offset - center).reshape(query.shape[0], 1, query.shape[1])
             coefficients = torch.cat([recentred(spec.kernel.dense, shift, n) for n in range(coefficients.shape[1])], 1)
-        found = read_from(loops, tables, moments.flatten(0, 1), mass.flatten(0, 1), query, coefficients)
+        found = reading(loops, tables, moments.flatten(0, 1), mass.flatten(0, 1), query, coefficients)
         return found[0].view(*shape[:4], -1), found[1].view(*shape[:4], 1)
 
     def _read_in_parts(self, center: Tensor | None) -> tuple[Tensor, Tensor]:

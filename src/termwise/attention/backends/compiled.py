@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import logging
@@ -25,7 +26,9 @@ class Loops:
     """The compiled functions of loops.py."""
 
     fill_monomials: Callable[..., None]
+    monomials_backward: Callable[..., None]
     weigh_block: Callable[..., None]
+    weigh_backward: Callable[..., None]
     add_mass: Callable[..., None]
     step: Callable[..., None]
 
@@ -72,7 +75,7 @@ def _compile(numba: Any, source: ModuleType, is_cached: bool) -> Loops:
             setattr(source, name, _jit(numba, function, is_cached))
     finally:
         numba.config.CACHE_DIR = before
-    return Loops(source.fill_monomials, source.weigh_block, source.add_mass, source.step)
+    return Loops(**{field.name: getattr(source, field.name) for field in dataclasses.fields(Loops)})
 
 
 def _jit(numba: Any, function: Callable[..., Any], is_cached: bool) -> Callable[..., Any]:
@@ -86,6 +89,7 @@ def _jit(numba: Any, function: Callable[..., Any], is_cached: bool) -> Callable[
 
 # Callees before their callers.
 _FUNCTIONS = (
-    "dot", "horner", "recentre", "fill_monomials", "weigh_block", "add_mass", "monomials_of_row", "read_rows", "read_half_rows",
-    "weigh_monomials", "add_row", "mark_keys", "score_keys", "middle_of", "add_tail", "add_slots", "weigh_folded", "divide", "step",
+    "dot", "horner", "recentre", "fill_monomials", "monomials_backward", "weigh_block", "weigh_backward", "add_mass",
+    "monomials_of_row", "read_rows", "read_half_rows", "weigh_monomials", "add_row", "mark_keys", "score_keys", "middle_of",
+    "add_tail", "add_slots", "weigh_folded", "divide", "step",
 )  # fmt: skip

@@ -39,6 +39,27 @@ def fill_monomials(x, offsets, out):
             size = size * (i + n) // (i + 1)
 
 
+def monomials_backward(x, offsets, out, grad, grad_x):
+    """Gradient of fill_monomials: grad (F, C) of every monomial, written over, to grad_x (d, C), from the highest order down."""
+    d, columns = x.shape
+    top = offsets.shape[0] - 1
+    grad_x[:] = 0
+    for n in range(top, 1, -1):
+        row, size = offsets[n], 1
+        for i in range(d):
+            for j in range(size):
+                below = offsets[n - 1] + j
+                for c in range(columns):
+                    grad_x[i, c] += grad[row + j, c] * out[below, c]
+                    grad[below, c] += grad[row + j, c] * x[i, c]
+            row += size
+            size = size * (i + n) // (i + 1)
+    if top > 0:
+        for i in range(d):
+            for c in range(columns):
+                grad_x[i, c] += grad[offsets[1] + i, c]
+
+
 def weigh_block(phi, offsets, widths, starts, multiplicities, coefficients, mass, out):
     """phi[f, c] *= multiplicity of f times coefficients[order of f, c] (or [order, 0] for all columns); out (C,) = phi^T mass.
 
@@ -67,6 +88,34 @@ def weigh_block(phi, offsets, widths, starts, multiplicities, coefficients, mass
                         part[c] += phi[f, c] * held
             for c in range(columns):
                 out[c] += part[c]
+
+
+def weigh_backward(phi, offsets, widths, starts, multiplicities, coefficients, grad, weighed, grad_coefficients):
+    """Backward of weigh_block for one block of columns: grad (F, C) of the weighed monomials becomes that of phi, in place.
+
+    weighed (F, C) gets phi as it was read; grad_coefficients (P + 1, C) what each order's coefficient gets. Orders that are not
+    kept have no gradient of their own.
+    """
+    columns = phi.shape[1]
+    is_shared = coefficients.shape[1] == 1
+    grad_coefficients[:] = 0
+    for n in range(offsets.shape[0]):
+        for f in range(offsets[n], offsets[n] + widths[n]):
+            gain = multiplicities[f]
+            if starts[n] < 0:
+                for c in range(columns):
+                    grad[f, c] = 0
+            elif is_shared:
+                gain = gain * coefficients[n, 0]
+                for c in range(columns):
+                    weighed[f, c] = phi[f, c] * gain
+                    grad[f, c] *= gain
+            else:
+                for c in range(columns):
+                    read = phi[f, c] * gain
+                    grad_coefficients[n, c] += grad[f, c] * read
+                    weighed[f, c] = read * coefficients[n, c]
+                    grad[f, c] *= gain * coefficients[n, c]
 
 
 def add_mass(phi, weight, mass):

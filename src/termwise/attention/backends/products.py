@@ -31,8 +31,8 @@ def fold_into(
     value, weight, keys = value * weight[..., None], weight.contiguous(), key.transpose(1, 2).contiguous()
     part = moments.new_empty(moments.shape[1:])
     for n in range(keys.shape[0]):
-        for columns in _parts(tables, keys.shape[2]):
-            phi = _features(loops, tables, keys[n, :, columns])
+        for columns in parts_of(tables, keys.shape[2]):
+            phi = features_of(loops, tables, keys[n, :, columns])
             for first, start, length in tables.runs:
                 rows, kept = phi[first : first + length], slice(start, start + length)
                 # The sum of 64 keys first, then added: adding key by key to a large sum loses digits (1e-6 for 3e-7 at 16k tokens).
@@ -52,8 +52,8 @@ def read_from(
     queries = query.transpose(1, 2).contiguous()
     is_shared = coefficients.shape[2] == 1
     for n in range(heads):
-        for columns in _parts(tables, length):
-            phi = _features(loops, tables, queries[n, :, columns])
+        for columns in parts_of(tables, length):
+            phi = features_of(loops, tables, queries[n, :, columns])
             gains = coefficients[n if coefficients.shape[0] > 1 else 0]
             loops.weigh_block(
                 phi.numpy(), tables.offsets, tables.widths, tables.starts, tables.multiplicities,
@@ -69,7 +69,7 @@ def read_from(
     return weighted, masses
 
 
-def _parts(tables: Tables, length: int) -> Iterator[slice]:
+def parts_of(tables: Tables, length: int) -> Iterator[slice]:
     """So many columns at a time that a block of features stays in the cache; 64, if memory allows, where that is too few."""
     features = tables.num_monomials
     step = max(IN_CACHE // features, min(64, KEPT // features), 1)
@@ -77,16 +77,22 @@ def _parts(tables: Tables, length: int) -> Iterator[slice]:
         yield slice(start, min(start + step, length))
 
 
-def _features(loops: Loops, tables: Tables, x: Tensor) -> Tensor:
-    """Monomials of the columns of x (d, C): (F, C), in the memory of the last block where that is large enough."""
+def features_of(loops: Loops, tables: Tables, x: Tensor) -> Tensor:
+    """Monomials of the columns of x (d, C): (F, C), in a block that the next call writes over."""
+    block = block_of("features", tables, x)
+    loops.fill_monomials(x.contiguous().numpy(), tables.offsets, block.numpy())
+    return block
+
+
+def block_of(use: str, tables: Tables, x: Tensor) -> Tensor:
+    """(F, C) for the columns of x, not initialised: the memory of this thread's last block for that use, if it is large enough."""
     size = tables.num_monomials * x.shape[1]
-    kept = getattr(_thread, "block", None)
+    kept = getattr(_thread, use, None)
     if kept is None or kept.dtype != x.dtype or kept.numel() < size:
         kept = torch.empty(size, dtype=x.dtype)
         if size <= KEPT:
-            _thread.block = kept
+            setattr(_thread, use, kept)
     block: Tensor = kept[:size].view(tables.num_monomials, x.shape[1])
-    loops.fill_monomials(x.contiguous().numpy(), tables.offsets, block.numpy())
     return block
 
 
