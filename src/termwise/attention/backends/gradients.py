@@ -46,11 +46,11 @@ class _Fold(torch.autograd.Function):
         loops: Loops,
         tables: Tables,
     ) -> tuple[Tensor, Tensor]:
-        moments, mass = moments.clone(), mass.clone()
-        fold_into(loops, tables, moments, mass, key, value, weight)
+        new = torch.empty_like(moments), torch.empty_like(mass)
+        fold_into(loops, tables, moments, mass, key, value, weight, new)
         ctx.save_for_backward(key, value, weight)
         ctx.loops, ctx.tables = loops, tables
-        return moments, mass
+        return new
 
     @staticmethod
     @once_differentiable

@@ -22,22 +22,29 @@ _thread = threading.local()
 
 
 def fold_into(
-    loops: Loops, tables: Tables, moments: Tensor, mass: Tensor, key: Tensor, value: Tensor, weight: Tensor
-) -> None:
-    """moments (N, F, e) += phi(key) (weight value)^T and mass (N, F) += phi(key) weight, in place.
+    loops: Loops, tables: Tables, moments: Tensor, mass: Tensor, key: Tensor, value: Tensor, weight: Tensor,
+    out: tuple[Tensor, Tensor] | None = None,
+) -> None:  # fmt: skip
+    """moments (N, F, e) + phi(key) (weight value)^T and mass (N, F) + phi(key) weight, into `out` or in place.
 
     key (N, S, d) mapped, about the reference; value (N, S, e); weight (N, S) decay of each key, 0 for empty slots.
     """
     value, weight, keys = value * weight[..., None], weight.contiguous(), key.transpose(1, 2).contiguous()
     part = moments.new_empty(moments.shape[1:])
+    new_moments, new_mass = out or (moments, mass)
+    if out is not None:
+        new_mass.copy_(mass)
     for n in range(keys.shape[0]):
+        old = moments[n]
         for columns in parts_of(tables, keys.shape[2]):
             phi = features_of(loops, tables, keys[n, :, columns])
             for first, start, length in tables.runs:
                 rows, kept = phi[first : first + length], slice(start, start + length)
                 # The sum of 64 keys first, then added: adding key by key to a large sum loses digits (1e-6 for 3e-7 at 16k tokens).
-                moments[n, kept] += torch.mm(rows, value[n, columns], out=part[kept])
-                loops.add_mass(rows.numpy(), weight[n, columns].numpy(), mass[n, kept].numpy())
+                torch.mm(rows, value[n, columns], out=part[kept])
+                torch.add(old[kept], part[kept], out=new_moments[n, kept])
+                loops.add_mass(rows.numpy(), weight[n, columns].numpy(), new_mass[n, kept].numpy())
+            old = new_moments[n]
 
 
 def read_from(
