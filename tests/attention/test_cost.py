@@ -172,7 +172,7 @@ def test_the_choice_counts_what_a_call_does():
         (1000 - 64 - 68) * 2 * width,
         "a fold a kv head for all keys but those of a block and the slots",
     )
-    equal(chunked_terms(spec, plain)["chunked_blocks"], 16, "blocks of 64")
+    equal(chunked_terms(spec, plain)["chunked_blocks"], 4, "blocks of 256")
 
 
 def test_so_many_scores_are_never_made_at_once():

@@ -15,13 +15,12 @@ from torch import Tensor
 
 from termwise.attention.backends import loops_for
 from termwise.attention.call import Call
+from termwise.attention.cost import BLOCK
 from termwise.attention.folding import Keys, as_read, extend, fold, fold_target, keys_at_a_time
 from termwise.attention.reading import Queries, read
 from termwise.attention.recomputing import Inputs, Outputs, Step, run_recomputing
 from termwise.attention.rows import RowCounts
 from termwise.attention.state import AttentionState
-
-COMPILED_BLOCK = 256  # a quarter less time than 64: the many small operations of a block count
 
 
 def run_blocks(call: Call) -> tuple[Tensor, AttentionState | None]:
@@ -51,7 +50,7 @@ def _block_size(call: Call) -> int:
         return 1
     # The compiled loops make features head by head, in parts; the torch forms those of all heads at once, so fewer.
     is_compiled = loops_for(call.keys.key, call.keys.value, call.queries.query, call.state.moments) is not None
-    return call.chunk_size or (COMPILED_BLOCK if is_compiled else keys_at_a_time(call.state))
+    return call.chunk_size or (BLOCK if is_compiled else keys_at_a_time(call.state))
 
 
 def _final(call: Call, extended: AttentionState) -> AttentionState | None:

@@ -185,7 +185,7 @@ def _fold_moments(state: AttentionState, is_far: Tensor, anchor: Tensor | None, 
                 t.view_as(old) for t, old in zip(folded(loops, tables, *flat), (moments, mass), strict=True)
             )
         else:
-            fold_into(loops, tables, *flat)
+            fold_into(loops, tables, flat[0], flat[1], flat[2], flat[3], flat[4])
         changed = dataclasses.replace(state, moments=moments, mass=mass, decayed_count=count + weight.sum(dim=2))
         return changed.with_copy()
     step = keys_at_a_time(state)
