@@ -14,7 +14,7 @@ from termwise.bench.calibrate import FORMS, Case, fit, fitted_cases, held_out_ca
 
 PLANTED = {
     "parallel_call": 3e-4, "parallel_products": 5e-11, "parallel_scores": 2e-9, "parallel_spill": 5e-9, "parallel_pages": 1e-8,
-    "chunked_call": 2e-4, "chunked_blocks": 4e-4, "chunked_products": 8e-11, "chunked_scores": 3e-9, "reads": 7e-11,
+    "chunked_call": 2e-4, "chunked_blocks": 1e-2, "chunked_products": 8e-11, "chunked_scores": 3e-9, "reads": 7e-11,
     "folds": 9e-11, "features": 5e-10,
 }  # fmt: skip
 
