@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 import termwise
-from termwise.bench import options
+from termwise.bench import options as bench_options
+from termwise.study import options as study_options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -76,68 +77,24 @@ def root(
 def study(
     context_of_call: typer.Context,
     data: Data = None,
-    variants: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Groups (ladder, denominators, gates, paper, all), names, short names like taylor:0..2@mean, or spec.json files, "
-            "comma-separated. [default: softmax,linear_elu,taylor:0..2,taylor:0..4]",
-            show_default=False,
-        ),
-    ] = None,
-    preset: Annotated[
-        str, typer.Option(help="tiny (0.8 M parameters, bytes), small (10 M, BPE) or paper (275 M, for GPUs).")
-    ] = "tiny",
-    budget: Annotated[
-        str | None,
-        typer.Option(
-            help="Wall time of the whole grid, evaluation included: 90s, 10m, 1h30m; a bare number is minutes. [default: 10m]",
-            show_default=False,
-        ),
-    ] = None,
-    steps: Annotated[
-        int | None, typer.Option(help="Steps of every run, in place of --budget.", show_default=False)
-    ] = None,
-    seeds: Annotated[int, typer.Option(help="Runs of each variant; two or more give intervals over seeds.")] = 3,
-    seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, help="Runs at a time, one core each. [default: the number of cores]", show_default=False),
-    ] = None,
-    recall: Annotated[
-        bool | None,
-        typer.Option(
-            "--recall/--no-recall",
-            help="Train a small model of each variant to look up pairs. [default: yes, unless it would take a third of the budget]",
-            show_default=False,
-        ),
-    ] = None,
-    baseline: Annotated[
-        bool, typer.Option("--baseline/--no-baseline", help="Add softmax, which all others are compared with.")
-    ] = True,
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(help="bytes, bpe:N or a folder with tokenizer.json. [default: the preset's]", show_default=False),
-    ] = None,
+    variants: study_options.Variants = None,
+    preset: study_options.Preset = "tiny",
+    budget: study_options.Budget = None,
+    steps: study_options.Steps = None,
+    seeds: study_options.Seeds = 3,
+    seed: study_options.FirstSeed = 0,
+    workers: study_options.Workers = None,
+    recall: study_options.Recall = None,
+    baseline: study_options.Baseline = True,
+    tokenizer: study_options.Tokenizer = None,
     column: Column = None,
-    document: Annotated[
-        str, typer.Option(help="What a document is: auto (a file, a row), file, row or line.")
-    ] = "auto",
+    document: study_options.Document = "auto",
     errors: Errors = "strict",
-    context: Annotated[
-        int | None, typer.Option(help="Tokens a model sees at once. [default: the preset's]", show_default=False)
-    ] = None,
-    tokens_per_step: Annotated[
-        int | None, typer.Option(help="Tokens of one step. [default: 8 windows of the context]", show_default=False)
-    ] = None,
-    evaluation_tokens: Annotated[
-        int | None,
-        typer.Option(
-            help="About how many held-out tokens are scored, in whole windows spread over the text. [default: 131,072]",
-            show_default=False,
-        ),
-    ] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate. [default: 0.001]", show_default=False)] = None,
-    demonstration: Annotated[bool, typer.Option("--demonstration", help="Mark the page as a demonstration.")] = False,
+    context: study_options.Context = None,
+    tokens_per_step: study_options.TokensPerStep = None,
+    evaluation_tokens: study_options.EvaluationTokens = None,
+    lr: study_options.LearningRate = None,
+    demonstration: study_options.Demonstration = False,
     out: Out = None,
     as_json: Json = False,
     device: Device = "cpu",
@@ -285,19 +242,19 @@ def generate(
 @app.command()
 def bench(
     context_of_call: typer.Context,
-    variants: options.Subjects = None,
-    lengths: options.Lengths = "1k,4k,16k,64k",
-    heads: options.Heads = 8,
-    kv_heads: options.KvHeads = None,
-    key_width: options.KeyWidth = 64,
-    value_width: options.ValueWidth = None,
-    batch: options.Batch = 1,
-    dtype: options.Dtype = "float32",
-    threads: options.Threads = 1,
-    repeats: options.Repeats = 5,
-    measures: options.Measures = None,
-    seed: options.Seed = 0,
-    calibrate: options.Calibrate = False,
+    variants: bench_options.Subjects = None,
+    lengths: bench_options.Lengths = "1k,4k,16k,64k",
+    heads: bench_options.Heads = 8,
+    kv_heads: bench_options.KvHeads = None,
+    key_width: bench_options.KeyWidth = 64,
+    value_width: bench_options.ValueWidth = None,
+    batch: bench_options.Batch = 1,
+    dtype: bench_options.Dtype = "float32",
+    threads: bench_options.Threads = 1,
+    repeats: bench_options.Repeats = 5,
+    measures: bench_options.Measures = None,
+    seed: bench_options.Seed = 0,
+    calibrate: bench_options.Calibrate = False,
     out: Out = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON lines with llama-bench's names instead of a table.")
