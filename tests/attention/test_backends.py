@@ -7,6 +7,7 @@ import logging
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -401,9 +402,13 @@ def test_the_switch(tmp_path):
 
 
 def test_a_folder_nobody_can_write(tmp_path):
+    """Said, and nothing is kept anywhere else: not beside the source either."""
     (tmp_path / "file").write_text("in the way")
+    beside = Path(compiled.__file__).parent / "__pycache__"
+    before = set(beside.glob("*.nb?"))
     told = in_a_child(SUM, TERMWISE_COMPILED="cached", TERMWISE_CACHE=str(tmp_path / "file" / "below"))
-    holds("2.0 True True" in told, told)
+    holds("2.0 True True" in told and "cannot be kept" in told, told)
+    equal(set(beside.glob("*.nb?")) - before, set(), "compiled code beside the source")
 
 
 def test_cache_folders(monkeypatch):

@@ -8,6 +8,7 @@ import inspect
 import logging
 import os
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +18,11 @@ from typing import Any
 _log = logging.getLogger(__name__)
 SWITCH = "TERMWISE_COMPILED"
 MODES = ("cached", "uncached", "off")
-# Sums may be taken in any order; infinities and NaN keep their meaning.
-_FAST = {"reassoc", "contract", "arcp", "nsz"}
 
 
 @dataclass(frozen=True)
 class Loops:
-    """The compiled functions of loops.py."""
+    """The compiled functions that others call."""
 
     fill_monomials: Callable[..., None]
     monomials_backward: Callable[..., None]
@@ -46,9 +45,9 @@ def compiled_loops() -> Loops | None:
     except Exception as error:
         _log.warning("numba does not load here (%s); attention runs in its torch forms, slower on a CPU", error)
         return None
-    from termwise.attention.backends import loops as source
+    from termwise.attention.backends import block_loops, step_loops
 
-    return _compile(numba, source, is_cached=mode == "cached")
+    return _compile(numba, (block_loops, step_loops), is_cached=mode == "cached")
 
 
 def cache_folder() -> Path:
@@ -64,27 +63,36 @@ def cache_folder() -> Path:
     return base / "termwise"
 
 
-def _compile(numba: Any, source: ModuleType, is_cached: bool) -> Loops:
-    """Every function of loops.py compiled in place, so that those that call others find them compiled."""
-    before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(cache_folder() / "compiled")
+def _compile(numba: Any, sources: tuple[ModuleType, ...], is_cached: bool) -> Loops:
+    """Every function compiled in place, wherever its name stands, so that those that call others find them compiled."""
+    before, folder = numba.config.CACHE_DIR, cache_folder() / "compiled"
+    is_cached = is_cached and _is_writable(folder)
+    found: dict[str, Callable[..., None]] = {}
+    numba.config.CACHE_DIR = str(folder)
     try:
         for name in _FUNCTIONS:
+            homes = [source for source in sources if hasattr(source, name)]
             # Checkers of shapes wrap every function of a package they watch.
-            function = inspect.unwrap(getattr(source, name))
-            setattr(source, name, _jit(numba, function, is_cached))
+            function = inspect.unwrap(getattr(homes[0], name))
+            # Sums may be taken in any order; infinities and NaN keep their meaning.
+            fast = {"reassoc", "contract", "arcp", "nsz"}
+            found[name] = numba.njit(cache=is_cached, fastmath=fast, nogil=True, error_model="numpy")(function)
+            for home in homes:
+                setattr(home, name, found[name])
     finally:
         numba.config.CACHE_DIR = before
-    return Loops(**{field.name: getattr(source, field.name) for field in dataclasses.fields(Loops)})
+    return Loops(**{field.name: found[field.name] for field in dataclasses.fields(Loops)})
 
 
-def _jit(numba: Any, function: Callable[..., Any], is_cached: bool) -> Callable[..., Any]:
+def _is_writable(folder: Path) -> bool:
+    """Whether compiled code can be kept there; numba would otherwise put it beside the source."""
     try:
-        return numba.njit(cache=is_cached, fastmath=_FAST, nogil=True, error_model="numpy")(function)
-    except (RuntimeError, OSError) as error:
-        # numba raises RuntimeError where no folder can be written.
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError as error:
         _log.warning("compiled code cannot be kept (%s); it is compiled anew in every process", error)
-        return numba.njit(fastmath=_FAST, nogil=True, error_model="numpy")(function)
+        return False
 
 
 # Callees before their callers.
