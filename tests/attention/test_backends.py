@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import logging
 import os
+import pickle
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -202,6 +205,44 @@ def test_live_bytes_of_steps(name):
         sizes.append(state.nbytes)
     most = max(cost(spec, 3, 4, length).state_bytes for length in range(512, 576))
     equal([max(sizes[:200]), max(sizes[200:])], [most + 4 * (3 + 4) + 8] * 2, f"{name}: bytes")
+
+
+@pytest.mark.parametrize("name", ["taylor:0..2@mean+w8s2", "softmax"])
+@pytest.mark.parametrize("how", [copy.deepcopy, lambda state: pickle.loads(pickle.dumps(state))])
+def test_a_copied_state_goes_on_by_itself(name, how):
+    """Copies of a state in a room, its arrays ready: both go on, and neither sees the other."""
+    spec = spec_of(name)
+    arguments = inputs(spec, length=200)
+    _, state = stepped(tokens(arguments, 0, 120), spec, first=100)
+    other = how(state)
+    expected, end = attend(**arguments, spec=spec, form="parallel", output_final_state=True)
+    for begun in (state, other):
+        out, after = stepped(tokens(arguments, 120, 200), spec, first=1, state=begun)
+        close(out, expected[:, 120:], "fp64", name)
+        close_states(after, end, "fp64", name)
+
+
+@pytest.mark.parametrize("name", ["taylor:0..2@mean+w8s2", "softmax"])
+def test_threads_that_go_on_from_one_state(name):
+    """Each claims a place or copies: the numbers are those of a thread alone."""
+    spec = spec_of(name)
+    arguments = inputs(spec, length=150)
+    _, state = stepped(tokens(arguments, 0, 100), spec, first=90)
+    branches = [inputs(spec, length=60, seed=seed) for seed in range(8)]
+    alone = [stepped(branch, spec, first=1, state=state)[0] for branch in branches]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda branch: stepped(branch, spec, first=1, state=state)[0], branches))
+    for got, wanted in zip(together, alone, strict=True):
+        same_bits(got, wanted, name)
+
+
+def test_an_old_room_is_let_go():
+    """A state whose tensors have been replaced keeps nothing of the old buffer alive."""
+    for name in ("taylor:0..2@mean+w8s2", "softmax"):
+        _, state = stepped(inputs(spec_of(name), length=120, batch=2), spec_of(name), first=100)
+        holds(state.room is not None, f"{name}: in a room")
+        for changed in (state.permute(torch.tensor([1, 0])), state.rollback(3), AttentionState.stack(state.split())):
+            equal(changed.room, None, f"{name}: a copy of the buffer is no part of the room")
 
 
 def test_threads_share_the_heads(monkeypatch):

@@ -72,10 +72,11 @@ class Token:
 
 def step_compiled(given: dict[str, Any], state: AttentionState) -> tuple[Tensor, AttentionState | None] | None:
     """A plain step (see step.py) against a state of constant size; None where the general engine has to do it."""
-    found = None if compiled_loops() is None else _ready(state)
-    if found is None:
+    is_new = state.room is None or state.room.ready is None
+    # A sequence without a key has no reference yet.
+    if compiled_loops() is None or (is_new and bool((state.count == 0).any())):
         return None
-    state, ready = found
+    state, ready = _ready(state, given["output_final_state"])
     token = _token(given, state)
     log_decay = state.age
     if token.log_decay is not None:
@@ -84,26 +85,23 @@ def step_compiled(given: dict[str, Any], state: AttentionState) -> tuple[Tensor,
     return out, _extended(state, ready, token, log_decay) if given["output_final_state"] else None
 
 
-def _ready(state: AttentionState) -> tuple[AttentionState, Ready] | None:
-    """The state with a place for one more key, and its arrays; None where a sequence has no key yet, so no reference."""
-    room = state.room
-    if room is not None and room.holds(state):
-        if room.ready is not None and room.ready.serves(state):
-            return state, room.ready
-    elif bool((state.count == 0).any()):
-        return None
-    else:
+def _ready(state: AttentionState, keeps: bool) -> tuple[AttentionState, Ready]:
+    """The state in a room, and its arrays; with a place claimed for one more key if that is kept."""
+    room, length = state.room, state.key.shape[2]
+    if room is None or not room.holds(state) or (keeps and not room.claim(length)):
         sinks = state.spec.local.sinks if state.spec.local else 0
-        length = state.key.shape[2]
-        room = room_behind(state, max(num_recent(state.spec) + sinks + RESERVE + FOLD - 1, length + 1))
+        places = max(num_recent(state.spec) + sinks + RESERVE + FOLD - 1, length + 1)
+        room = room_behind(replaced(state, room=None), places)
         state = replaced(state, room=room, **room.upto(length))
+    elif room.ready is not None and room.ready.serves(state):
+        return state, room.ready
     heads, e, d = state.key.shape[0] * state.key.shape[1], state.value.shape[3], state.key.shape[3]
     until_due = state.boundary + FOLD + RESERVE + num_recent(state.spec) - 1 - state.count
     nothing = np.empty((heads, 0), dtype=_array(state.decayed_count).dtype)
     room.ready = Ready(
         state=state,
         room=room,
-        due=room.used + int(until_due.min()),
+        due=length + int(until_due.min()),
         tables=tables_of(state.spec, d, state.key.dtype),
         buffer=(_array(room.key).reshape(heads, -1, d), _array(room.value).reshape(heads, -1, e), _array(room.rank)),
         folded=(
@@ -214,9 +212,8 @@ def _with_decay(state: AttentionState) -> Any:
 
 def _extended(state: AttentionState, ready: Ready, token: Token, log_decay: Tensor | None) -> AttentionState:
     """The state with the token in its buffer (the loop has put it there), folded where that is due."""
-    room = ready.room
-    room.used += 1
-    changed: dict[str, Any] = room.upto(room.used)
+    length = state.key.shape[2] + 1
+    changed: dict[str, Any] = ready.room.upto(length)
     changed["count"] = state.count + 1
     if log_decay is not None:
         before = _with_decay(state)
@@ -227,7 +224,7 @@ def _extended(state: AttentionState, ready: Ready, token: Token, log_decay: Tens
         changed["running_gate"] = torch.cat([state.running_gate, token.running[..., None]], dim=2)
         changed["running_total"] = token.running
     extended = replaced(state, **changed)
-    return fold(extended, fold_target(extended)) if room.used >= ready.due else extended
+    return fold(extended, fold_target(extended)) if length >= ready.due else extended
 
 
 def _array(tensor: Tensor) -> np.ndarray:

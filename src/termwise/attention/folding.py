@@ -88,8 +88,8 @@ def _buffered(state: AttentionState, keys: Keys, rows: int) -> dict[str, Any]:
     is_single = keys.length == 1 and length > 0 and rows == state.rank.shape[0] and not state.spec.is_constant_size
     if is_single and not any(t.requires_grad for t in (state.key, state.value, keys.key, keys.value)):
         room = room_behind(state, length + max(FOLD, length // 4))
-        room.append(keys.key, keys.value, keys.rank)
-        return {"room": room, **room.upto(room.used)}
+        room.put(length, keys.key, keys.value, keys.rank)
+        return {"room": room, **room.upto(length + 1)}
     return {
         "key": _joined(state.key, keys.key),
         "value": _joined(state.value, keys.value),

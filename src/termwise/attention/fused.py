@@ -49,7 +49,7 @@ def step_fused(given: dict[str, Any], state: AttentionState) -> tuple[Tensor, At
     if gate is not None:
         value = value * in_type(gate, value.dtype)[..., None]
     room = room_behind(state, length + max(FOLD, length // 4))
-    room.append(in_type(given["key"], value.dtype).transpose(1, 2), value.transpose(1, 2), state.count[:, None])
+    room.put(length, in_type(given["key"], value.dtype).transpose(1, 2), value.transpose(1, 2), state.count[:, None])
     after = replaced(state, room=room, count=state.count + 1, **room.upto(length + 1))
     out = scaled_dot_product_attention(
         query.transpose(1, 2), in_type(after.key, query.dtype), in_type(after.value, query.dtype), scale=state.slot_scale,

@@ -6,7 +6,8 @@ finds the next place taken and copies first, so neither sees the other. Without 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,17 +25,21 @@ class Room:
     value: Tensor  # (B, G, places, e)
     rank: Tensor  # (B or 1, places)
     used: int
-    ready: Any = None  # arrays of the compiled step, see step.py
+    ready: Any = None  # arrays of the compiled step, see compiled_step.py
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    @property
-    def places(self) -> int:
-        return self.key.shape[2]
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles: arrays would no longer be the memory of the tensors, and a lock is nobody else's."""
+        return self.__dict__ | {"ready": None, "_lock": None}
+
+    def __setstate__(self, values: dict[str, Any]) -> None:
+        self.__dict__.update(values, _lock=threading.Lock())
 
     def holds(self, state: AttentionState) -> bool:
-        """Whether the state's buffer is the first places of this room, and nobody has gone on from there."""
+        """Whether the state's buffer is the first places of this room, with another one behind them."""
         return (
-            state.key.shape[2] == self.used < self.places
-            and state.key.data_ptr() == self.key.data_ptr()
+            state.key.shape[2] < self.key.shape[2]
+            and self.owns(state.key)
             and state.value.data_ptr() == self.value.data_ptr()
             and state.rank.data_ptr() == self.rank.data_ptr()
             and state.key.shape[:2] == self.key.shape[:2]
@@ -46,6 +51,13 @@ class Room:
     def owns(self, tensor: Tensor) -> bool:
         return tensor.data_ptr() in (self.key.data_ptr(), self.value.data_ptr(), self.rank.data_ptr())
 
+    def claim(self, length: int) -> bool:
+        """Take the place behind the first `length`, for one caller alone: False where somebody has gone on from there."""
+        with self._lock:
+            is_free = length == self.used < self.key.shape[2]
+            self.used += is_free
+            return is_free
+
     def upto(self, length: int) -> dict[str, Tensor]:
         """What a state of `length` buffered keys holds."""
         return {
@@ -54,26 +66,26 @@ class Room:
             "rank": self.rank.narrow(1, 0, length),
         }
 
-    def append(self, key: Tensor, value: Tensor, rank: Tensor) -> None:
-        """One key and value (B, G, 1, .) and its rank (B or 1, 1) in the next place."""
-        place = slice(self.used, self.used + 1)
+    def put(self, place: int, key: Tensor, value: Tensor, rank: Tensor) -> None:
+        """One key and value (B, G, 1, .) and its rank (B or 1, 1) in a place that was claimed."""
+        here = slice(place, place + 1)
         # `.data` has a version counter of its own: a graph that saved the earlier places does not see them changed.
-        self.key.data[:, :, place] = key
-        self.value.data[:, :, place] = value
-        self.rank.data[:, place] = rank
-        self.used += 1
+        self.key.data[:, :, here] = key
+        self.value.data[:, :, here] = value
+        self.rank.data[:, here] = rank
 
 
 def room_behind(state: AttentionState, places: int) -> Room:
-    """A room that ends with the state's keys: its own if nobody has gone on from there, else a copy with `places` places."""
-    if state.room is not None and state.room.holds(state):
+    """A room with the state's keys in its first places and the next one claimed: its own, or a copy with `places` places."""
+    length = state.key.shape[2]
+    if state.room is not None and state.room.holds(state) and state.room.claim(length):
         return state.room
-    batch, kv_heads, length, d = state.key.shape
+    batch, kv_heads, _, d = state.key.shape
     room = Room(
         state.key.new_empty(batch, kv_heads, places, d),
         state.value.new_empty(batch, kv_heads, places, state.value.shape[3]),
         torch.empty(state.rank.shape[0], places, dtype=torch.int64, device=state.rank.device),
-        length,
+        length + 1,
     )
     for whole, part in zip((room.key, room.value), (state.key, state.value), strict=True):
         whole[:, :, :length] = part

@@ -54,6 +54,11 @@ class AttentionState:
     half: Tensor | None = None  # (B, G, F, e) bfloat16 copy of the moments, which single steps read in their place
     room: Room | None = None  # where `key` and `value` stand, if there is room for more behind them
 
+    def __post_init__(self) -> None:
+        # Tensors that have been replaced keep no room of the old ones alive.
+        if self.room is not None and not self.room.owns(self.key):
+            object.__setattr__(self, "room", None)
+
     # Sizes --------------------------------------------------------------------------------------------------------
 
     @property
