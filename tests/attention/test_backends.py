@@ -236,6 +236,103 @@ def test_threads_that_go_on_from_one_state(name):
         same_bits(got, wanted, name)
 
 
+def test_ranks_written_out_then_a_step():
+    """A public method that only widens counts and ranks."""
+    spec = spec_of("taylor:0..2@mean+w8s2")
+    arguments = inputs(spec, length=200, batch=3)
+    expected, _ = attend(**arguments, spec=spec, form="parallel")
+    _, state = stepped(tokens(arguments, 0, 120), spec, first=100)
+    out, _ = stepped(tokens(arguments, 120, 200), spec, first=1, state=state.with_batch_ranks())
+    close(out, expected[:, 120:], "fp64", "with_batch_ranks")
+
+
+@pytest.mark.parametrize("wanted", ["query", "key", "value"])
+@pytest.mark.parametrize("form", ["recurrent", "chunked"])
+def test_gradients_of_one_input_alone(wanted, form):
+    """Moments that a graph has saved are not added to in place."""
+    spec, found = spec_of("taylor:0..2"), []
+    for one in ("parallel", form):
+        arguments = inputs(spec, length=400)
+        arguments[wanted].requires_grad_()
+        out, _ = attend(**arguments, spec=spec, form=one, output_final_state=True)
+        found.append(torch.autograd.grad(out.square().sum(), arguments[wanted])[0])
+    close(found[1], found[0], "fp64 gradient", f"{form}: gradient of {wanted}")
+
+
+def test_forward_mode_is_not_lost():
+    """A step has no tangents to give: refused by torch, never silently without."""
+    spec = spec_of("taylor:0..2")
+    arguments = inputs(spec, length=130)
+    _, state = stepped(tokens(arguments, 0, 129), spec, first=120)
+    last = tokens(arguments, 129, 130)
+    with torch.autograd.forward_ad.dual_level():
+        last["query"] = torch.autograd.forward_ad.make_dual(last["query"], torch.ones_like(last["query"]))
+        with pytest.raises(NotImplementedError):
+            attend(**last, spec=spec, initial_state=state)
+    holds(True, "refused")
+
+
+def test_a_state_of_inference_mode_goes_on_outside():
+    """Without a gradient nothing has to be saved of it, and folds do not ask."""
+    spec = spec_of("taylor:0..2@mean")
+    arguments = inputs(spec, length=400)
+    expected, _ = attend(**arguments, spec=spec, form="parallel")
+    with torch.inference_mode():
+        _, state = stepped(tokens(arguments, 0, 150), spec, first=140)
+    out, _ = attend(
+        **tokens(arguments, 150, 400), spec=spec, initial_state=state, form="chunked", output_final_state=True
+    )
+    close(out, expected[:, 150:], "fp64", "gradients enabled, none wanted")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_makes_threads_of_its_own():
+    told = in_a_child(FORKED)
+    equal(told.split(), ["child", "True", "parent", "0"], told)
+
+
+FORKED = """
+import os, signal, torch
+import termwise.attention.compiled_step as step
+from termwise.attention.forms import attend
+from termwise.attention.catalogue import catalogue
+step.SHARED = 0
+torch.set_num_threads(2)
+x = torch.randn(1, 140, 4, 2)
+_, state = attend(x, x, x, catalogue["taylor:0..2"], output_final_state=True)
+run = lambda: attend(x[:, :1], x[:, :1], x[:, :1], catalogue["taylor:0..2"], initial_state=state, output_final_state=True)[0]
+out = run()
+child = os.fork()
+if child == 0:
+    signal.alarm(30)
+    print("child", bool((run() == out).all()), flush=True)
+    os._exit(0)
+print("parent", os.waitpid(child, 0)[1])
+"""
+
+
+def test_states_stacked_with_and_without_a_copy():
+    spec = spec_of("taylor:0..2")
+    exact = inputs(spec, length=200, dtype=torch.float32)
+    _, state = attend(**exact, spec=spec, output_final_state=True)
+    for order in ((state, state.reading_half()), (state.reading_half(), state)):
+        equal(AttentionState.stack(order).half, None, "a copy of all or of none")
+    equal(AttentionState.stack([state.reading_half()] * 2).half.shape[0], 2, "of all")
+
+
+def test_merged_states_fold_when_due():
+    """A boundary that is no multiple of 64."""
+    spec = spec_of("taylor:0..2@mean")
+    arguments = inputs(spec, length=500)
+    expected, _ = attend(**arguments, spec=spec, form="parallel")
+    first, second = (
+        attend(**tokens(arguments, *part), spec=spec, output_final_state=True)[1] for part in ((0, 30), (30, 250))
+    )
+    out, state = stepped(tokens(arguments, 250, 500), spec, first=1, state=first.merge(second))
+    close(out, expected[:, 250:], "fp64", "merged, then token by token")
+    holds(state.key.shape[2] <= 128, f"{state.key.shape[2]} keys wait to be folded")
+
+
 def test_an_old_room_is_let_go():
     """A state whose tensors have been replaced keeps nothing of the old buffer alive."""
     for name in ("taylor:0..2@mean+w8s2", "softmax"):

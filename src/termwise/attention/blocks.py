@@ -78,7 +78,8 @@ def _loop(
     outputs = Outputs(length)
     for start in range(0, length, size):
         block = inputs.block(start, min(start + size, length))
-        is_ours = state.moments is not inputs.state.moments
+        # A graph of the queries alone has saved the moments it read.
+        is_ours = state.moments is not inputs.state.moments and not (torch.is_grad_enabled() and inputs.needs_grad)
         out, state = step(state, block.keys, block.queries, call.parameters, call.row_counts, is_ours)
         outputs.put(start, out)
     return outputs.joined, state

@@ -7,6 +7,7 @@ folded.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -96,7 +97,8 @@ def _ready(state: AttentionState, keeps: bool) -> tuple[AttentionState, Ready]:
     elif room.ready is not None and room.ready.serves(state):
         return state, room.ready
     heads, e, d = state.key.shape[0] * state.key.shape[1], state.value.shape[3], state.key.shape[3]
-    until_due = state.boundary + FOLD + RESERVE + num_recent(state.spec) - 1 - state.count
+    # The next multiple of 64 is folded when the window and 64 more stand behind it (folding.fold_target).
+    until_due = (state.boundary // FOLD + 1) * FOLD + RESERVE + num_recent(state.spec) - 1 - state.count
     nothing = np.empty((heads, 0), dtype=_array(state.decayed_count).dtype)
     room.ready = Ready(
         state=state,
@@ -195,6 +197,11 @@ def _over_heads(step: Callable[[int, int], None], heads: int, num_bytes: int) ->
 @functools.cache
 def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="termwise")
+
+
+# A forked child has the pool but none of its threads.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 def _decays(state: AttentionState, token: Token, log_decay: Tensor | None, heads: int) -> tuple[np.ndarray, np.ndarray]:

@@ -180,12 +180,13 @@ def _fold_moments(state: AttentionState, is_far: Tensor, anchor: Tensor | None, 
         weight = _fold_weights(far, anchor, slice(None)).expand(*mass.shape[:2], -1)
         tables = tables_of(state.spec, far.key.shape[3], mass.dtype)
         flat = [t.flatten(0, 1) for t in (moments, mass, mapped_keys(state, far.key), far.value, weight)]
-        if wants_gradient(*flat) or (moments is state.moments and not is_ours):
-            moments, mass = (
-                t.view_as(old) for t, old in zip(folded(loops, tables, *flat), (moments, mass), strict=True)
-            )
+        if wants_gradient(*flat):
+            new = folded(loops, tables, flat[0], flat[1], flat[2], flat[3], flat[4])
         else:
-            fold_into(loops, tables, flat[0], flat[1], flat[2], flat[3], flat[4])
+            is_free = is_ours or moments is not state.moments
+            new = (flat[0], flat[1]) if is_free else (torch.empty_like(flat[0]), torch.empty_like(flat[1]))
+            fold_into(loops, tables, flat[0], flat[1], flat[2], flat[3], flat[4], None if is_free else new)
+        moments, mass = new[0].view_as(moments), new[1].view_as(mass)
         changed = dataclasses.replace(state, moments=moments, mass=mass, decayed_count=count + weight.sum(dim=2))
         return changed.with_copy()
     step = keys_at_a_time(state)

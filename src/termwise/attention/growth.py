@@ -43,6 +43,7 @@ class Room:
             and state.value.data_ptr() == self.value.data_ptr()
             and state.rank.data_ptr() == self.rank.data_ptr()
             and state.key.shape[:2] == self.key.shape[:2]
+            and state.rank.shape[0] == self.rank.shape[0]
             and state.key.stride() == self.key.stride()
             # torch lets nobody write into a tensor of inference mode outside of it.
             and (torch.is_inference_mode_enabled() or not self.key.is_inference())

@@ -119,6 +119,8 @@ class AttentionState:
             first.check_same_kind(other)
         length = max(s.key.shape[2] for s in states)
         with_decay = any(s.age is not None for s in states)
+        if any(s.half is None for s in states):
+            states = [dataclasses.replace(s, half=None) for s in states]
         rows = [
             _padded(s.with_batch_ranks().with_decay() if with_decay else s.with_batch_ranks(), length) for s in states
         ]
@@ -247,7 +249,7 @@ class AttentionState:
     def reading_half(self) -> AttentionState:
         """The same state with a bfloat16 copy of its moments beside it, which compiled steps of one token then read.
 
-        Half the bytes a step, a relative error of about 1e-3 in what is read of far keys. Sums are still kept in fp32: the copy
+        Half the bytes a step, a relative error of some 1e-3 in what is read of far keys. Sums are still kept in fp32: the copy
         is made anew from them at every fold. Errors: ValueError for states without moments, or of another type than fp32.
         """
         if self.moments is None or self.moments.dtype != torch.float32:

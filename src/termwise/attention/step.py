@@ -47,12 +47,19 @@ def _is_plain(given: dict[str, Any], state: AttentionState) -> bool:
     tensors = [query, key, value, *(t for t in optional if t is not None)]
     if any(t.device != state.key.device for t in tensors):
         return False
+    if len({t.shape[0] for t in (state.count, state.boundary, state.rank)}) > 1 or _has_tangents():
+        return False
     if torch.is_grad_enabled() and any(t.requires_grad for t in (*tensors, *state.tensors.values())):
         return False
     if any(given[name] is not None and not bool(given[name].all()) for name in ("key_mask", "query_mask")):
         return False
     # A decay above 0 is an error, which the general engine words.
     return given["log_decay"] is None or not bool((given["log_decay"] > 0).any())
+
+
+def _has_tangents() -> bool:
+    """Whether forward-mode derivatives are being taken, which what is written into a buffer would lose."""
+    return getattr(torch.autograd.forward_ad, "_current_level", -1) >= 0
 
 
 def _same_scales(scale: float | None, state: AttentionState) -> bool:
