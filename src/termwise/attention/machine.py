@@ -17,9 +17,9 @@ from termwise.attention.cost import TERMS
 SCHEMA = 1
 # Seconds for each term of `cost`, one thread, float32.
 USUAL: dict[str, float] = {
-    "parallel_call": 0.00041, "parallel_products": 6.8e-11, "parallel_scores": 1.8e-09, "parallel_spill": 0.0,
-    "parallel_pages": 1e-08, "chunked_call": 0.0, "chunked_blocks": 0.0006, "chunked_products": 3.4e-10,
-    "chunked_scores": 7.3e-11, "reads": 1.1e-11, "folds": 1.4e-10, "features": 8.7e-10,
+    "parallel_call": 0.00058, "parallel_products": 2.3e-11, "parallel_scores": 8.8e-10, "parallel_spill": 0.0,
+    "parallel_pages": 7.6e-09, "chunked_call": 0.0, "chunked_blocks": 0.00077, "chunked_products": 1.2e-10,
+    "chunked_scores": 1.1e-09, "reads": 4.7e-11, "folds": 4.1e-12, "features": 4.9e-10,
 }  # fmt: skip
 _log = logging.getLogger(__name__)
 
