@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import gc
 import logging
 import os
 import pickle
 import subprocess
 import sys
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,9 +19,9 @@ import pytest
 import torch
 
 from termwise.attention import backends
-from termwise.attention.backends import compiled, compiled_loops
+from termwise.attention.backends import compiled, compiled_loops, products
 from termwise.attention.backends.gradients import folded, reading
-from termwise.attention.backends.products import fold_into, read_from
+from termwise.attention.backends.products import fold_into, parts_of, read_from
 from termwise.attention.backends.tables import tables_of
 from termwise.attention.cost import cost
 from termwise.attention.forms import attend
@@ -259,6 +261,159 @@ def test_gradients_of_one_input_alone(wanted, form):
     close(found[1], found[0], "fp64 gradient", f"{form}: gradient of {wanted}")
 
 
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize(
+    ("form", "size", "length"),
+    [("chunked", None, 257), ("chunked", None, 513), ("chunked", 64, 193), ("recurrent", None, 140)],
+)
+def test_gradients_where_a_block_is_one_token(form, size, length, heads):
+    """One column is not the same as one coefficient for all columns."""
+    for name in ("taylor:0..2@mean", "taylor:0..2@mean+decay"):
+        spec, found = spec_of(name), []
+        for one, chunk in (("parallel", None), (form, size)):
+            arguments = inputs(spec, length=length, heads=heads, kv_heads=1, requires_grad=True)
+            out, _ = attend(**arguments, spec=spec, form=one, chunk_size=chunk)
+            found.append(torch.autograd.grad(out.square().sum(), [arguments[n] for n in ("query", "key", "value")]))
+        for n, got, wanted in zip(("query", "key", "value"), found[1], found[0], strict=True):
+            close(got, wanted, "fp64 gradient", f"{name}, {form} {size}, {length} tokens: gradient of {n}")
+
+
+def test_gradients_where_the_last_part_is_one_column():
+    """Features of 145 queries are made 144 at a time."""
+    spec = spec_of("taylor:0..4@mean")
+    shape = {"length": 300, "heads": 1, "key_width": 12, "value_width": 2, "spread": 0.7}
+    _, state = attend(**inputs(spec, **shape), spec=spec, form="chunked", output_final_state=True)
+    equal(len(list(parts_of(tables_of(spec, 12, torch.float64), 145))), 2, "parts")
+    found = []
+    for compiled_too in (True, False):
+        arguments = inputs(spec, **(shape | {"length": 145}), seed=1, requires_grad=True)
+        with pytest.MonkeyPatch.context() as patch:
+            if not compiled_too:
+                patch.setattr(backends, "compiled_loops", lambda: None)
+            out, _ = attend(**arguments, spec=spec, form="parallel", initial_state=state)
+            found.append(torch.autograd.grad(out.square().sum(), [arguments[n] for n in ("query", "key", "value")]))
+    for got, wanted in zip(*found, strict=True):
+        close(got, wanted, "fp64 gradient", "compiled against torch")
+
+
+def test_gradients_of_a_given_state_through_one_token():
+    """Every tensor of it, against the torch form."""
+    spec, found = spec_of("taylor:0..2@mean+w8s2"), []
+    _, state = attend(**inputs(spec, length=300, heads=1), spec=spec, output_final_state=True)
+    names = ("key", "value", "moments", "mass", "decayed_count", "reference")
+    for compiled_too in (True, False):
+        leaves = {n: state.tensors[n].clone().requires_grad_() for n in names}
+        with pytest.MonkeyPatch.context() as patch:
+            if not compiled_too:
+                patch.setattr(backends, "compiled_loops", lambda: None)
+            begun = dataclasses.replace(state, **leaves)
+            out, _ = attend(**inputs(spec, length=1, heads=1, seed=2), spec=spec, initial_state=begun)
+            found.append(torch.autograd.grad(out.square().sum(), list(leaves.values())))
+    for name, got, wanted in zip(names, *found, strict=True):
+        close(got, wanted, "fp64 gradient", f"gradient of {name}")
+
+
+def test_a_gradient_of_a_gradient_is_refused():
+    """By either road; silently it would lack a term."""
+    spec = spec_of("taylor:0..2")
+    _, state = attend(**inputs(spec, length=200), spec=spec, output_final_state=True)
+    arguments = inputs(spec, length=3, requires_grad=True)
+    out, _ = attend(**arguments, spec=spec, initial_state=state, form="parallel")
+    with pytest.raises(RuntimeError, match="gradient of a gradient"):
+        torch.autograd.grad(out.sum(), arguments["query"], create_graph=True)
+    holds(True, "refused")
+
+
+@pytest.mark.parametrize("name", ["taylor:0..2@mean", "elu1"])
+def test_old_states_are_freed_at_once(name):
+    """No cycle keeps the moments and buffers of earlier folds until the collector runs."""
+    spec = spec_of(name)
+    _, state = stepped(inputs(spec, length=150), spec, first=140)
+    old = weakref.ref(state.moments)
+    gc.collect()
+    gc.disable()
+    try:
+        _, state = stepped(inputs(spec, length=300, seed=1), spec, first=1, state=state)
+        equal(old(), None, f"{name}: what an earlier fold left")
+    finally:
+        gc.enable()
+
+
+def test_a_default_device_elsewhere():
+    """CPU tensors stay on the CPU, and nothing of the other device is kept for later calls."""
+    spec = spec_of("taylor:0..2")
+    arguments = inputs(spec, length=400)
+    expected, _ = attend(**arguments, spec=spec, form="chunked")
+    products._thread.__dict__.clear()
+    with torch.device("meta"), torch.no_grad():
+        inside, _ = attend(**arguments, spec=spec, form="chunked", chunk_size=400)
+    with torch.no_grad():
+        after, _ = attend(**arguments, spec=spec, form="chunked")
+    close(after, expected, "fp64", "afterwards")
+    equal(inside.device.type, "cpu", "inside")
+
+
+@pytest.mark.parametrize("name", ["exp", "exp|l2", "taylor:0..2"])
+def test_steps_under_autocast(name):
+    """Sums as without it, in the type of the query."""
+    spec = spec_of(name)
+    arguments = inputs(spec, length=150, dtype=torch.float32)
+    _, state = stepped(tokens(arguments, 0, 140), spec, first=130)
+    found = []
+    for is_on in (False, True):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_on):
+            whole, _ = attend(**arguments, spec=spec)
+            found.append((whole, stepped(tokens(arguments, 140, 150), spec, first=1, state=state)[0]))
+    for got, wanted in zip(*found, strict=True):
+        same_bits(got, wanted, name)
+
+
+@pytest.mark.parametrize("name", ["taylor:0..2@mean", "softmax"])
+def test_a_step_of_no_sequences(name):
+    spec = spec_of(name)
+    empty = {n: t[:0] if n != "parameters" else t for n, t in inputs(spec, length=3).items()}
+    _, state = attend(**tokens(empty, 0, 2), spec=spec, output_final_state=True)
+    out, _ = attend(**tokens(empty, 2, 3), spec=spec, initial_state=state, output_final_state=True)
+    equal(tuple(out.shape), (0, 1, 2, 4), name)
+
+
+def test_a_traced_step_is_no_constant():
+    """What numba computes would be one; a tracer gets the torch forms."""
+    equal(float(in_a_child(TRACED).split()[-1]) < 1e-5, True, "relative error on other inputs than those traced")
+
+
+TRACED = """
+import warnings, torch
+warnings.simplefilter("ignore")
+from termwise.attention.forms import attend
+from termwise.attention.catalogue import catalogue
+spec = catalogue["taylor:0..2"]
+given, others = ([torch.randn(1, 140, 1, 3) for _ in range(3)] for _ in range(2))
+first, last = [t[:, :139] for t in given], [t[:, 139:] for t in given]
+with torch.no_grad():
+    _, state = attend(*first, spec, output_final_state=True)
+    traced = torch.jit.trace(lambda q, k, v: attend(q, k, v, spec, initial_state=state)[0], last, check_trace=False)
+    other = [t[:, :1] for t in others]
+    wanted = attend(*other, spec, initial_state=state)[0]
+    print(float((traced(*other) - wanted).norm() / wanted.norm()))
+"""
+
+
+def test_forward_mode_over_a_cache():
+    """The tangent of a value goes through, as in the general engine."""
+    spec = spec_of("exp")
+    arguments = inputs(spec, length=20)
+    _, state = attend(**tokens(arguments, 0, 19), spec=spec, output_final_state=True)
+    last, tangent = tokens(arguments, 19, 20), torch.ones(1, 1, 1, 4, dtype=torch.float64)
+    with torch.no_grad(), torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(last["value"], tangent)
+        out, _ = attend(**{**last, "value": dual}, spec=spec, initial_state=state, form="parallel")
+        found = torch.autograd.forward_ad.unpack_dual(out).tangent
+    moved, _ = attend(**{**last, "value": last["value"] + tangent}, spec=spec, initial_state=state)
+    still, _ = attend(**last, spec=spec, initial_state=state)
+    close(found, moved - still, "fp64", "the output is linear in the value")
+
+
 def test_forward_mode_is_not_lost():
     """A step has no tangents to give: refused by torch, never silently without."""
     spec = spec_of("taylor:0..2")
@@ -446,7 +601,7 @@ def test_gradients_of_folding_and_reading(orders, is_shared):
     ]
     query = leaf(heads, length, d)
     gains = (
-        torch.ones(1, len(tables.offsets), 1, dtype=torch.float64)
+        torch.ones(1, len(tables.offsets), length, dtype=torch.float64)
         if is_shared
         else leaf(heads, len(tables.offsets), length)
     )

@@ -22,7 +22,7 @@ from termwise.attention.backends import compiled_loops
 from termwise.attention.backends.tables import Tables, tables_of
 from termwise.attention.call import FORGOTTEN, grouped_parameters
 from termwise.attention.folding import fold, fold_target
-from termwise.attention.growth import Room, replaced, room_behind
+from termwise.attention.growth import replaced, room_behind
 from termwise.attention.normalizers import RowSum
 from termwise.attention.reading import Queries, Weighing, finish
 from termwise.attention.safe import in_type
@@ -38,8 +38,7 @@ _ONE_ROW = torch.ones(1, 1, dtype=torch.bool)
 class Ready:
     """What stays the same from fold to fold, as arrays; kept with the room and made anew when a part is another."""
 
-    state: AttentionState  # whose folded part these are
-    room: Room
+    parts: tuple[Any, ...]  # of the state that was folded last: see _parts
     due: int  # the buffer length at which keys are to be folded
     tables: Tables
     buffer: tuple[np.ndarray, ...]  # key (N, places, d), value (N, places, e), rank (B or 1, places)
@@ -47,16 +46,15 @@ class Ready:
     scales: np.ndarray
 
     def serves(self, state: AttentionState) -> bool:
-        return (
-            state.room is self.room
-            and state.moments is self.state.moments
-            and state.half is self.state.half
-            and state.mass is self.state.mass
-            and state.decayed_count is self.state.decayed_count
-            and state.reference is self.state.reference
-            and state.boundary is self.state.boundary
-            and state.spec is self.state.spec
-        )
+        return all(mine is its for mine, its in zip(self.parts, _parts(state), strict=True))
+
+
+def _parts(state: AttentionState) -> tuple[Any, ...]:
+    """What arrays are made of. Neither the state nor its room, which would hold each other alive."""
+    return (
+        state.spec, state.scale, state.slot_scale, state.moments, state.half, state.mass, state.decayed_count, state.reference,
+        state.boundary,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,8 +99,7 @@ def _ready(state: AttentionState, keeps: bool) -> tuple[AttentionState, Ready]:
     until_due = (state.boundary // FOLD + 1) * FOLD + RESERVE + num_recent(state.spec) - 1 - state.count
     nothing = np.empty((heads, 0), dtype=_array(state.decayed_count).dtype)
     room.ready = Ready(
-        state=state,
-        room=room,
+        parts=_parts(state),
         due=length + int(until_due.min()),
         tables=tables_of(state.spec, d, state.key.dtype),
         buffer=(_array(room.key).reshape(heads, -1, d), _array(room.value).reshape(heads, -1, e), _array(room.rank)),
@@ -220,7 +217,8 @@ def _with_decay(state: AttentionState) -> Any:
 def _extended(state: AttentionState, ready: Ready, token: Token, log_decay: Tensor | None) -> AttentionState:
     """The state with the token in its buffer (the loop has put it there), folded where that is due."""
     length = state.key.shape[2] + 1
-    changed: dict[str, Any] = ready.room.upto(length)
+    assert state.room is not None
+    changed: dict[str, Any] = state.room.upto(length)
     changed["count"] = state.count + 1
     if log_decay is not None:
         before = _with_decay(state)

@@ -15,6 +15,7 @@ from termwise.attention.backends.products import fold_into
 from termwise.attention.backends.tables import tables_of
 from termwise.attention.growth import room_behind
 from termwise.attention.monomials import features
+from termwise.attention.safe import is_transformed
 from termwise.attention.state import FOLD, RESERVE, AttentionState, _pick, compress, num_recent
 
 FEATURES_AT_A_TIME = 2**22  # 16 MiB in fp32: beyond that new memory from the system costs more than the arithmetic
@@ -86,7 +87,11 @@ def _buffered(state: AttentionState, keys: Keys, rows: int) -> dict[str, Any]:
     """Key, value and rank of a buffer with the new keys behind its own. A cache that grows token by token is not copied each time."""
     length = state.key.shape[2]
     is_single = keys.length == 1 and length > 0 and rows == state.rank.shape[0] and not state.spec.is_constant_size
-    if is_single and not any(t.requires_grad for t in (state.key, state.value, keys.key, keys.value)):
+    if (
+        is_single
+        and not is_transformed()
+        and not any(t.requires_grad for t in (state.key, state.value, keys.key, keys.value))
+    ):
         room = room_behind(state, length + max(FOLD, length // 4))
         room.put(length, keys.key, keys.value, keys.rank)
         return {"room": room, **room.upto(length + 1)}

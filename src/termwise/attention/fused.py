@@ -29,10 +29,11 @@ def attend_fused(call: Call) -> tuple[Tensor, AttentionState | None]:
     group = queries.query.shape[2]
     mask, is_causal = _mask(call, extended, queries.rank)
     query = queries.query.flatten(1, 2)
-    out = scaled_dot_product_attention(
-        query.to(call.dtype), extended.key.to(call.dtype), extended.value.to(call.dtype),
-        attn_mask=mask, is_causal=is_causal, scale=call.state.slot_scale, enable_gqa=group > 1,
-    )  # fmt: skip
+    with torch.autocast(query.device.type, enabled=False):
+        out = scaled_dot_product_attention(
+            query.to(call.dtype), extended.key.to(call.dtype), extended.value.to(call.dtype),
+            attn_mask=mask, is_causal=is_causal, scale=call.state.slot_scale, enable_gqa=group > 1,
+        )  # fmt: skip
     out = out.unflatten(1, (extended.key.shape[1], group)).to(queries.query.dtype)
     is_row = (queries.rank >= 0) if queries.is_real is None else (queries.rank >= 0) & queries.is_real
     sums = Weighing(out, torch.ones_like(out[..., :1]), None, None)
@@ -43,7 +44,14 @@ def attend_fused(call: Call) -> tuple[Tensor, AttentionState | None]:
 def step_fused(given: dict[str, Any], state: AttentionState) -> tuple[Tensor, AttentionState | None] | None:
     """A plain step (see step.py) against a cache whose every key is seen; None where the general engine has to do it."""
     length, spec = state.key.shape[2], state.spec
-    if spec.local is not None or spec.input_gate == "count" or bool((state.count != length).any()) or length == 0:
+    # Without a state to hand back, a place would be taken in vain.
+    if (
+        spec.local is not None
+        or spec.input_gate == "count"
+        or not given["output_final_state"]
+        or bool((state.count != length).any())
+        or length == 0
+    ):
         return None
     query, value, gate = given["query"], in_type(given["value"], state.key.dtype), given["input_gate"]
     if gate is not None:
@@ -51,12 +59,13 @@ def step_fused(given: dict[str, Any], state: AttentionState) -> tuple[Tensor, At
     room = room_behind(state, length + max(FOLD, length // 4))
     room.put(length, in_type(given["key"], value.dtype).transpose(1, 2), value.transpose(1, 2), state.count[:, None])
     after = replaced(state, room=room, count=state.count + 1, **room.upto(length + 1))
-    out = scaled_dot_product_attention(
-        query.transpose(1, 2), in_type(after.key, query.dtype), in_type(after.value, query.dtype), scale=state.slot_scale,
-        enable_gqa=query.shape[2] > state.key.shape[1],
-    )  # fmt: skip
+    with torch.autocast(query.device.type, enabled=False):
+        out = scaled_dot_product_attention(
+            query.transpose(1, 2), in_type(after.key, query.dtype), in_type(after.value, query.dtype), scale=state.slot_scale,
+            enable_gqa=query.shape[2] > state.key.shape[1],
+        )  # fmt: skip
     if isinstance(spec.normalizer, RowSum) and given["output_gate"] is None:
-        return out.transpose(1, 2), after if given["output_final_state"] else None
+        return out.transpose(1, 2), after
     batch, _, heads, _ = query.shape
     grouped = in_type(out, state.key.dtype).view(batch, state.key.shape[1], -1, 1, out.shape[3])
     output_gate = given["output_gate"]
@@ -67,7 +76,7 @@ def step_fused(given: dict[str, Any], state: AttentionState) -> tuple[Tensor, At
     parameters = grouped_parameters(given["parameters"] or {}, state.key.shape[1], state.key.dtype)
     is_row = torch.ones_like(state.count[:, None], dtype=torch.bool)
     finished = finish(spec, sums, queries, is_row, parameters, None, None)
-    return in_type(finished.view(batch, 1, heads, -1), query.dtype), after if given["output_final_state"] else None
+    return in_type(finished.view(batch, 1, heads, -1), query.dtype), after
 
 
 def _mask(call: Call, extended: AttentionState, query_rank: Tensor) -> tuple[Tensor | None, bool]:

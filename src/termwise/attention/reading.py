@@ -303,10 +303,12 @@ class _Folded:
         assert moments is not None and mass is not None and spec.kernel.dense is not None
         shape, query = self.query.shape, self.query.flatten(2, 3).flatten(0, 1)
         tables = tables_of(spec, shape[-1], query.dtype)
-        coefficients = shared_coefficients(tables, query.dtype)
-        if center is not None and self.offset is not None:
+        if center is None or self.offset is None:
+            coefficients = shared_coefficients(tables, query)
+        else:
             shift = (self.offset - center).reshape(query.shape[0], 1, query.shape[1])
-            coefficients = torch.cat([recentred(spec.kernel.dense, shift, n) for n in range(coefficients.shape[1])], 1)
+            orders = range(len(tables.offsets))
+            coefficients = torch.cat([recentred(spec.kernel.dense, shift, n) for n in orders], dim=1)
         found = reading(loops, tables, moments.flatten(0, 1), mass.flatten(0, 1), query, coefficients)
         return found[0].view(*shape[:4], -1), found[1].view(*shape[:4], 1)
 

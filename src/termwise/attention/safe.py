@@ -34,3 +34,9 @@ def is_faded(mass: Tensor) -> Tensor:
 def in_type(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """`.to` takes its time even where it has nothing to do."""
     return tensor if tensor.dtype == dtype else tensor.to(dtype)
+
+
+def is_transformed() -> bool:
+    """Whether torch follows what is computed: forward-mode derivatives, tracing. Writing into buffers would be lost on it."""
+    has_tangents = getattr(torch.autograd.forward_ad, "_current_level", -1) >= 0
+    return has_tangents or torch.jit.is_tracing() or torch.compiler.is_compiling()

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from termwise.attention.compiled_step import step_compiled
 from termwise.attention.fused import step_fused
+from termwise.attention.safe import is_transformed
 from termwise.attention.state import AttentionState
 
 
@@ -36,7 +37,7 @@ def _is_plain(given: dict[str, Any], state: AttentionState) -> bool:
         or not (state.spec is spec or state.spec == spec)
         or (spec.has_tail and not state.has_moments)
         or (query.dtype == torch.float64) != (state.key.dtype == torch.float64)
-        or key.shape[0] != state.key.shape[0]
+        or not 0 < key.shape[0] == state.key.shape[0]
         or key.shape[1:3] != (1, state.key.shape[1])
         or (key.shape[3], value.shape[3]) != (state.key.shape[3], state.value.shape[3])
         or not _same_scales(given["scale"], state)
@@ -47,7 +48,7 @@ def _is_plain(given: dict[str, Any], state: AttentionState) -> bool:
     tensors = [query, key, value, *(t for t in optional if t is not None)]
     if any(t.device != state.key.device for t in tensors):
         return False
-    if len({t.shape[0] for t in (state.count, state.boundary, state.rank)}) > 1 or _has_tangents():
+    if len({t.shape[0] for t in (state.count, state.boundary, state.rank)}) > 1 or is_transformed():
         return False
     if torch.is_grad_enabled() and any(t.requires_grad for t in (*tensors, *state.tensors.values())):
         return False
@@ -55,11 +56,6 @@ def _is_plain(given: dict[str, Any], state: AttentionState) -> bool:
         return False
     # A decay above 0 is an error, which the general engine words.
     return given["log_decay"] is None or not bool((given["log_decay"] > 0).any())
-
-
-def _has_tangents() -> bool:
-    """Whether forward-mode derivatives are being taken, which what is written into a buffer would lose."""
-    return getattr(torch.autograd.forward_ad, "_current_level", -1) >= 0
 
 
 def _same_scales(scale: float | None, state: AttentionState) -> bool:

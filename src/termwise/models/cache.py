@@ -42,7 +42,8 @@ class LayerCache(CacheLayerMixin):
 
     def hold(self, state: AttentionState | None) -> None:
         """The state after a call; with a bfloat16 copy of its moments where that is wanted and there are any."""
-        wants_copy = self.reads_half and state is not None and state.moments is not None and state.half is None
+        is_single = state is not None and state.moments is not None and state.moments.dtype == torch.float32
+        wants_copy = self.reads_half and is_single and state is not None and state.half is None
         self.state = state.reading_half() if wants_copy and state is not None else state
 
     @property

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from termwise.attention.backends.compiled import Loops, compiled_loops
+from termwise.attention.safe import is_transformed
 
 __all__ = ["Loops", "compiled_loops", "loops_for", "wants_gradient"]
 
@@ -21,7 +22,7 @@ def loops_for(*tensors: Tensor | None) -> Loops | None:
         return None
     if any(t.device.type != "cpu" or t.dtype is not kind for t in given):
         return None
-    return None if torch.compiler.is_compiling() else compiled_loops()
+    return None if is_transformed() else compiled_loops()
 
 
 def wants_gradient(*tensors: Tensor | None) -> bool:

@@ -54,12 +54,11 @@ def monomials_backward(x, offsets, out, grad, grad_x):
 
 
 def weigh_block(phi, offsets, widths, starts, multiplicities, coefficients, mass, out):
-    """phi[f, c] *= multiplicity of f times coefficients[order of f, c] (or [order, 0] for all columns); out (C,) = phi^T mass.
+    """phi[f, c] *= multiplicity of f times coefficients[order of f, c]; out (C,) = phi^T mass.
 
     Sums of 64 rows first: thousands of terms one after another would lose digits.
     """
     columns = phi.shape[1]
-    is_shared = coefficients.shape[1] == 1
     part = np.empty(columns, dtype=phi.dtype)
     out[:] = 0
     for n in range(offsets.shape[0]):
@@ -69,16 +68,10 @@ def weigh_block(phi, offsets, widths, starts, multiplicities, coefficients, mass
             part[:] = 0
             for i in range(first, min(first + 64, widths[n])):
                 f, held = offsets[n] + i, mass[starts[n] + i]
-                if is_shared:
-                    gain = multiplicities[f] * coefficients[n, 0]
-                    for c in range(columns):
-                        phi[f, c] *= gain
-                        part[c] += phi[f, c] * held
-                else:
-                    gain = multiplicities[f]
-                    for c in range(columns):
-                        phi[f, c] *= gain * coefficients[n, c]
-                        part[c] += phi[f, c] * held
+                gain = multiplicities[f]
+                for c in range(columns):
+                    phi[f, c] *= gain * coefficients[n, c]
+                    part[c] += phi[f, c] * held
             for c in range(columns):
                 out[c] += part[c]
 
@@ -90,7 +83,6 @@ def weigh_backward(phi, offsets, widths, starts, multiplicities, coefficients, g
     kept have no gradient of their own.
     """
     columns = phi.shape[1]
-    is_shared = coefficients.shape[1] == 1
     grad_coefficients[:] = 0
     for n in range(offsets.shape[0]):
         for f in range(offsets[n], offsets[n] + widths[n]):
@@ -98,11 +90,6 @@ def weigh_backward(phi, offsets, widths, starts, multiplicities, coefficients, g
             if starts[n] < 0:
                 for c in range(columns):
                     grad[f, c] = 0
-            elif is_shared:
-                gain = gain * coefficients[n, 0]
-                for c in range(columns):
-                    weighed[f, c] = phi[f, c] * gain
-                    grad[f, c] *= gain
             else:
                 for c in range(columns):
                     read = phi[f, c] * gain

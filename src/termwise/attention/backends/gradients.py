@@ -5,11 +5,12 @@ N sequences times kv heads, F features, C or S columns, d key width, e value wid
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from termwise.attention.backends import Loops, wants_gradient
 from termwise.attention.backends.products import block_of, features_of, fold_into, parts_of, read_from
@@ -53,10 +54,8 @@ class _Fold(torch.autograd.Function):
         return new
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_moments: Tensor, grad_mass: Tensor) -> tuple[Any, ...]:
-        # backward() may stand inside an autocast, which would turn the products into bfloat16.
-        with torch.autocast("cpu", enabled=False):
+        with _plainly():
             return *_Fold.gradients(ctx, grad_moments, grad_mass), None, None
 
     @staticmethod
@@ -91,17 +90,15 @@ class _Read(torch.autograd.Function):
         return read_from(loops, tables, moments, mass, query, coefficients)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_weighted: Tensor, grad_masses: Tensor) -> tuple[Any, ...]:
-        with torch.autocast("cpu", enabled=False):
+        with _plainly():
             return *_Read.gradients(ctx, grad_weighted, grad_masses), None, None
 
     @staticmethod
     def gradients(ctx: Any, grad_weighted: Tensor, grad_masses: Tensor) -> tuple[Tensor | None, ...]:
         (moments, mass, query, coefficients), loops, tables = ctx.saved_tensors, ctx.loops, ctx.tables
         grad_moments, grad_mass, grad_query = torch.zeros_like(moments), torch.zeros_like(mass), torch.empty_like(query)
-        is_shared = coefficients.shape[2] == 1
-        grad_coefficients = None if is_shared else torch.empty_like(coefficients)
+        grad_coefficients = torch.empty_like(coefficients) if ctx.needs_input_grad[3] else None
         queries, grad_weighted = query.transpose(1, 2).contiguous(), grad_weighted.contiguous()
         for n in range(query.shape[0]):
             gains = coefficients[n if coefficients.shape[0] > 1 else 0]
@@ -119,7 +116,7 @@ class _Read(torch.autograd.Function):
                     grad[rows].addr_(mass[n, kept], grad_z)
                 loops.weigh_backward(
                     phi.numpy(), tables.offsets, tables.widths, tables.starts, tables.multiplicities,
-                    (gains if is_shared else gains[:, columns].contiguous()).numpy(), grad.numpy(), weighed.numpy(), per_order.numpy(),
+                    gains[:, columns].contiguous().numpy(), grad.numpy(), weighed.numpy(), per_order.numpy(),
                 )  # fmt: skip
                 for first, start, length in tables.runs:
                     rows, kept = slice(first, first + length), slice(start, start + length)
@@ -129,6 +126,21 @@ class _Read(torch.autograd.Function):
                     grad_coefficients[n, :, columns] = per_order
                 grad_query[n, columns] = _through_monomials(loops, tables, x, phi, grad)
         return grad_moments, grad_mass, grad_query, grad_coefficients
+
+
+@contextlib.contextmanager
+def _plainly() -> Iterator[None]:
+    """A gradient of a gradient is refused: left alone, it would lack what runs through here, without a word.
+
+    No autocast either: backward() may stand inside one, which would turn the products into bfloat16.
+    """
+    if torch.is_grad_enabled():
+        raise RuntimeError(
+            "create_graph=True asks for a gradient of a gradient, which states with folded keys do not offer in compiled form; "
+            "set TERMWISE_COMPILED=off, or use form='parallel' without an initial_state"
+        )
+    with torch.autocast("cpu", enabled=False):
+        yield
 
 
 def _through_monomials(loops: Loops, tables: Tables, x: Tensor, phi: Tensor, grad: Tensor) -> Tensor:

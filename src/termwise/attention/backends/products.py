@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -52,19 +51,18 @@ def read_from(
 ) -> tuple[Tensor, Tensor]:
     """U (N, C, e) and Z (N, C) of the folded keys.
 
-    query (N, C, d) mapped and scaled; coefficients (N or 1, P + 1, C or 1): what each order counts, per query around a mean.
+    query (N, C, d) mapped and scaled; coefficients (N or 1, P + 1, C): what each order counts for each query.
     """
     heads, length, _ = query.shape
     weighted, masses = moments.new_empty(heads, length, moments.shape[2]), moments.new_empty(heads, length)
     queries = query.transpose(1, 2).contiguous()
-    is_shared = coefficients.shape[2] == 1
     for n in range(heads):
         for columns in parts_of(tables, length):
             phi = features_of(loops, tables, queries[n, :, columns])
             gains = coefficients[n if coefficients.shape[0] > 1 else 0]
             loops.weigh_block(
                 phi.numpy(), tables.offsets, tables.widths, tables.starts, tables.multiplicities,
-                (gains if is_shared else gains[:, columns].contiguous()).numpy(), mass[n].numpy(), masses[n, columns].numpy(),
+                gains[:, columns].contiguous().numpy(), mass[n].numpy(), masses[n, columns].numpy(),
             )  # fmt: skip
             out = weighted[n, columns]
             for i, (first, start, size) in enumerate(tables.runs):
@@ -96,15 +94,13 @@ def block_of(use: str, tables: Tables, x: Tensor) -> Tensor:
     size = tables.num_monomials * x.shape[1]
     kept = getattr(_thread, use, None)
     if kept is None or kept.dtype != x.dtype or kept.numel() < size:
-        kept = torch.empty(size, dtype=x.dtype)
+        kept = x.new_empty(size)
         if size <= KEPT:
             setattr(_thread, use, kept)
     block: Tensor = kept[:size].view(tables.num_monomials, x.shape[1])
     return block
 
 
-def shared_coefficients(tables: Tables, dtype: torch.dtype) -> Tensor:
-    """Coefficients that are the same for every query, (1, P + 1, 1)."""
-    return torch.from_numpy(tables.coefficients.astype(np.float64 if dtype == torch.float64 else np.float32))[
-        None, :, None
-    ]
+def shared_coefficients(tables: Tables, like: Tensor) -> Tensor:
+    """Coefficients that are the same for every query of `like` (N, C, d): (1, P + 1, C)."""
+    return torch.from_numpy(tables.coefficients).to(like.dtype)[None, :, None].repeat(1, 1, like.shape[1])
