@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -87,7 +86,9 @@ class Naive:
     """sum over orders of C(d + n - 1, n) features as products of gathered columns, times the value, added to one state."""
 
     def __init__(self, width: int, top: int) -> None:
-        self.indices = [torch.tensor(exponents(width, n), dtype=torch.int64).reshape(-1 if n else 1, n) for n in range(top + 1)]
+        self.indices = [
+            torch.tensor(exponents(width, n), dtype=torch.int64).reshape(-1 if n else 1, n) for n in range(top + 1)
+        ]
         counts = [
             torch.from_numpy(multiplicities(width, n)) / torch.prod(torch.arange(1, n + 1)) for n in range(top + 1)
         ]
@@ -221,16 +222,22 @@ def error(length: int = 16384) -> list[dict]:
     return rows
 
 
+def resident(field: str) -> int:
+    """VmRSS or VmHWM (the peak) of this process, bytes (Linux)."""
+    line = next(row for row in Path("/proc/self/status").read_text().splitlines() if row.startswith(field))
+    return 1024 * int(line.split()[1])
+
+
 def train_once(form: str, length: int) -> dict:
-    """Seconds and peak bytes beyond the inputs of one forward and backward pass, in this process."""
+    """Seconds and peak bytes beyond the inputs of one forward and backward pass, in this process, after a warm-up."""
     warm = [t.requires_grad_() for t in random_tokens(600, 16)]
     attend(*warm, spec_of("taylor:0..2"), form=form)[0].sum().backward()
     tokens = [t.requires_grad_() for t in random_tokens(length, 16)]
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    started = time.perf_counter()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak from here on
+    before, started = resident("VmRSS"), time.perf_counter()
     attend(*tokens, spec_of("taylor:0..2"), form=form)[0].sum().backward()
     seconds = time.perf_counter() - started
-    return {"seconds": seconds, "bytes": 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)}
+    return {"seconds": seconds, "bytes": resident("VmHWM") - before}
 
 
 def training(length: int = 8192) -> list[dict]:
