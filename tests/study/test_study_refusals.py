@@ -57,8 +57,11 @@ def test_a_mistyped_text_does_not_spoil_the_folder(tmp_path, exists):
         evaluate(out, text=(str(tmp_path / "txet.txt"),))
     assert out.exists() == exists
     assert evaluate(out, text=(str(text),))[0].value > 0
-    with pytest.raises(ValueError, match=r"made with other settings: text"):
-        evaluate(out, text=(str(tmp_path / "txet.txt"),))
+    other = text.with_name("other.txt")
+    other.write_bytes(text.read_bytes())
+    for wrong, said in ((tmp_path / "txet.txt", "no such file or folder"), (other, "made with other settings: text")):
+        with pytest.raises(ValueError, match=said):
+            evaluate(out, text=(str(wrong),))
     assert len(RunFolder.open(out).records()) == 2
 
 
