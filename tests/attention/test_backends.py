@@ -319,9 +319,9 @@ def test_a_gradient_of_a_gradient_is_refused():
     _, state = attend(**inputs(spec, length=200), spec=spec, output_final_state=True)
     arguments = inputs(spec, length=3, requires_grad=True)
     out, _ = attend(**arguments, spec=spec, initial_state=state, form="parallel")
-    with pytest.raises(RuntimeError, match="gradient of a gradient"):
+    with pytest.raises(RuntimeError) as error:
         torch.autograd.grad(out.sum(), arguments["query"], create_graph=True)
-    holds(True, "refused")
+    holds("gradient of a gradient" in str(error.value), str(error.value))
 
 
 @pytest.mark.parametrize("name", ["taylor:0..2@mean", "elu1"])
@@ -422,9 +422,9 @@ def test_forward_mode_is_not_lost():
     last = tokens(arguments, 129, 130)
     with torch.autograd.forward_ad.dual_level():
         last["query"] = torch.autograd.forward_ad.make_dual(last["query"], torch.ones_like(last["query"]))
-        with pytest.raises(NotImplementedError):
+        with pytest.raises(NotImplementedError) as error:
             attend(**last, spec=spec, initial_state=state)
-    holds(True, "refused")
+    holds("jvp" in str(error.value), str(error.value))
 
 
 def test_a_state_of_inference_mode_goes_on_outside():
@@ -443,7 +443,7 @@ def test_a_state_of_inference_mode_goes_on_outside():
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_makes_threads_of_its_own():
     told = in_a_child(FORKED)
-    equal(told.split(), ["child", "True", "parent", "0"], told)
+    equal(told.split()[-4:], ["child", "True", "parent", "0"], told)
 
 
 FORKED = """
@@ -672,7 +672,7 @@ def in_a_child(program: str, **environment: str) -> str:
         env={**os.environ, **environment},
         check=False,
     )
-    return child.stdout + child.stderr
+    return child.stderr + child.stdout
 
 
 SUM = """
@@ -689,8 +689,11 @@ print(float(out.sum()), "numba" in sys.modules, state.room is not None)
 def test_the_switch(tmp_path):
     """Off: no numba is loaded. Cached: compiled code stands in the user's cache folder, nowhere else. Anything else is refused."""
     equal(in_a_child(SUM, TERMWISE_COMPILED="off").split(), ["2.0", "False", "False"])
-    equal(in_a_child(SUM, TERMWISE_COMPILED="cached", TERMWISE_CACHE=str(tmp_path)).split(), ["2.0", "True", "True"])
+    kept = {"TERMWISE_COMPILED": "cached", "TERMWISE_CACHE": str(tmp_path)}
+    told = in_a_child(SUM, **kept)
+    holds("compiling attention for this machine, once" in told and told.endswith("2.0 True True\n"), told)
     holds(any(tmp_path.rglob("*.nbi")), "the index of compiled code")
+    equal(in_a_child(SUM, **kept).split(), ["2.0", "True", "True"], "the second time nothing is compiled or said")
     holds("allowed are cached, uncached, off" in in_a_child(SUM, TERMWISE_COMPILED="maybe"), "a misspelt switch")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
 import sys
 from math import comb
 
@@ -17,6 +16,7 @@ from termwise.attention.kernels import Polynomial
 from termwise.attention.machine import Machine, machine_file, this_machine
 from termwise.attention.spec import AttentionSpec
 from tests.attention.compare import close, equal, holds
+from tests.attention.peak import MIB, peaks_of
 from tests.attention.slicing import tokens
 from tests.attention.values import inputs, spec_of
 
@@ -219,31 +219,6 @@ def test_damaged_constants_are_left_aside_aloud(tmp_path, monkeypatch, caplog, c
     this_machine.cache_clear()
 
 
-CHILD = """
-import ctypes, json, sys, torch
-torch.set_num_threads(1)
-from termwise.attention.forms import attend
-from termwise.attention.names import parse
-
-def now(field):
-    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(field)) * 1024
-
-def peak(name, length, width, **options):
-    make = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(1, length, 1, width, generator=make) / width**0.25 for _ in range(3))
-    with torch.no_grad():
-        attend(q[:, :200], k[:, :200], v[:, :200], parse(name), form="chunked", **options)
-        ctypes.CDLL(None).malloc_trim(0)
-        open("/proc/self/clear_refs", "w").write("5")
-        before = now("VmRSS")
-        attend(q, k, v, parse(name), form="chunked", output_final_state=True, **options)
-        return now("VmHWM") - before
-
-print(json.dumps([peak(*case[:3], **case[3]) for case in json.loads(sys.argv[1])]))
-"""
-MIB = 2**20
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
 def test_the_chunked_form_holds_a_state_and_a_few_blocks():
     """16,384 tokens: never tokens x features (429 MiB at d = 32 and orders 0..3), never tokens x tokens (1 GiB)."""
@@ -253,15 +228,7 @@ def test_the_chunked_form_holds_a_state_and_a_few_blocks():
         "both ways": ("taylor:0..2", length, width, {"causal": False}),
         "a window": ("taylor:0..2@mean+w64s4", length, width, {}),
     }
-    child = subprocess.run(
-        [sys.executable, "-c", CHILD, json.dumps(list(cases.values()))],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    equal(child.returncode, 0, child.stderr[-2000:])
-    peaks = dict(zip(cases, json.loads(child.stdout), strict=True))
+    peaks = peaks_of(cases, trains=False)
     tokens_bytes = 4 * length * width  # of one query, key, value or output tensor
     features_bytes = 4 * length * comb(width + 3, 3)
     for name, peak in peaks.items():

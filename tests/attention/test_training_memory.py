@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import subprocess
 import sys
 import weakref
 from math import comb, isqrt
@@ -19,6 +17,7 @@ from termwise.attention.forms import attend
 from termwise.attention.rows import RowCounts
 from termwise.attention.state import AttentionState
 from tests.attention.compare import all_close, close, equal, holds, same_bits
+from tests.attention.peak import MIB, peaks_of
 from tests.attention.running import clone, run_form, weights_like
 from tests.attention.slicing import tokens
 from tests.attention.values import inputs, spec_of
@@ -230,35 +229,6 @@ def test_states_alive_at_once(monkeypatch, causal):
     holds(isqrt(num_blocks) <= most <= 2 * isqrt(num_blocks) + 2, f"{most} states alive, {num_blocks} blocks")
 
 
-CHILD = """
-import ctypes, json, sys, torch
-torch.set_num_threads(1)
-from termwise.attention.forms import attend
-from termwise.attention.names import parse
-
-def now(field):
-    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(field)) * 1024
-
-def peak(name, length, width, **options):
-    make = torch.Generator().manual_seed(0)
-    given = [(torch.randn(1, length, 1, width, generator=make) / width**0.25).requires_grad_() for _ in range(3)]
-
-    def train(count):
-        out, _ = attend(*(t[:, :count] for t in given), parse(name), form="chunked", **options)
-        torch.autograd.grad(out.sum(), given)
-
-    train(200)
-    ctypes.CDLL(None).malloc_trim(0)
-    open("/proc/self/clear_refs", "w").write("5")
-    before = now("VmRSS")
-    train(length)
-    return now("VmHWM") - before
-
-print(json.dumps([peak(*case[:3], **case[3]) for case in json.loads(sys.argv[1])]))
-"""
-MIB = 2**20
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
 def test_forward_and_backward_hold_a_few_states_and_a_few_blocks():
     """8,192 tokens, orders 0..3 at d = 32: tokens x features are 204 MiB, a state for every block 105 MiB, scores 256 MiB."""
@@ -268,15 +238,7 @@ def test_forward_and_backward_hold_a_few_states_and_a_few_blocks():
         "both ways": ("taylor:0..3!", length, width, {"causal": False}),
         "a window": ("taylor:0..3!@mean+w64s4", length, width, {}),
     }
-    child = subprocess.run(
-        [sys.executable, "-c", CHILD, json.dumps(list(cases.values()))],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    equal(child.returncode, 0, child.stderr[-2000:])
-    peaks = dict(zip(cases, json.loads(child.stdout), strict=True))
+    peaks = peaks_of(cases, trains=True)
     num_features, num_blocks = comb(width + 3, 3), length // 64
     features_bytes = 4 * 64 * num_features  # of one block
     state_bytes = 4 * num_features * (width + 1)

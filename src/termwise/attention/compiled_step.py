@@ -28,9 +28,8 @@ from termwise.attention.reading import Queries, Weighing, finish
 from termwise.attention.safe import in_type
 from termwise.attention.state import FOLD, RESERVE, AttentionState, num_recent
 
-SHARED = (
-    2**22
-)  # bytes of moments from which threads share a step: handing over takes as long as reading a quarter of it
+# Bytes of moments from which threads share a step: handing over takes as long as reading a quarter of it.
+SHARED = 2**22
 _ONE_ROW = torch.ones(1, 1, dtype=torch.bool)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+FADED = 1e8  # times the smallest normal number
+
 
 def norm(x: Tensor) -> Tensor:
     """Euclidean length over the last axis, kept. Its gradient at a zero row is zero; that of `x.norm()` is NaN or arbitrary."""
@@ -28,7 +30,7 @@ def away_from_zero(x: Tensor, floor: Tensor) -> Tensor:
 
 def is_faded(mass: Tensor) -> Tensor:
     """Whether a decayed mass has faded to nothing: so small that a mean over it, or its gradient, would overflow."""
-    return mass < 1e8 * torch.finfo(mass.dtype).tiny
+    return mass < FADED * torch.finfo(mass.dtype).tiny
 
 
 def in_type(tensor: Tensor, dtype: torch.dtype) -> Tensor:

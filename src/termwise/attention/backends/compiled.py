@@ -67,6 +67,8 @@ def _compile(numba: Any, sources: tuple[ModuleType, ...], is_cached: bool) -> Lo
     """Every function compiled in place, wherever its name stands, so that those that call others find them compiled."""
     before, folder = numba.config.CACHE_DIR, cache_folder() / "compiled"
     is_cached = is_cached and _is_writable(folder)
+    if is_cached and next(folder.rglob("*.nbi"), None) is None:
+        _log.warning("compiling attention for this machine, once: some 10 s, kept in %s", folder)
     found: dict[str, Callable[..., None]] = {}
     numba.config.CACHE_DIR = str(folder)
     try:

@@ -11,9 +11,9 @@ import math
 import numpy as np
 
 from termwise.attention.backends.block_loops import dot
+from termwise.attention.normalizers import VANISHING
+from termwise.attention.safe import FADED
 
-VANISHING = 1e-6  # share of the decayed count that |Z| is kept above (normalizers.VANISHING)
-VANISHING_MEAN = 1e8  # times the smallest normal number: below it a decayed count is nothing (safe.is_faded)
 LARGE = 2**24  # bytes of moments beyond which they are taken to come from memory
 
 
@@ -231,7 +231,7 @@ def step(
     y, decay = np.empty(length + 1, dtype=np.float64), np.ones(length + 1, dtype=np.float64)
     phi = np.empty((group, offsets[-1] + widths[-1]), dtype=query.dtype)
     scaled, spare = np.empty(d, dtype=query.dtype), np.empty((group, weighted.shape[2]), dtype=query.dtype)
-    is_large, faint = moments.size * moments.itemsize > LARGE, VANISHING_MEAN * np.finfo(query.dtype).tiny
+    is_large, faint = moments.size * moments.itemsize > LARGE, FADED * np.finfo(query.dtype).tiny
     for n in range(start, stop):
         row = n // (heads // count.shape[0])
         mark_keys(count[row], rank[row], length, window, sinks, has_tail, near, far)

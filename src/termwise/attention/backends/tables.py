@@ -24,9 +24,7 @@ class Tables:
     multiplicities: np.ndarray  # (F,)
     coefficients: np.ndarray  # (P + 1,) b_0..b_P, float64
     binomials: np.ndarray  # (P + 1, P + 1) C(j, n), float64
-    runs: tuple[
-        tuple[int, int, int], ...
-    ]  # (first monomial, first moment, length) of stored orders that follow each other
+    runs: tuple[tuple[int, int, int], ...]  # (first monomial, first moment, length) of stored neighbours
 
     @property
     def num_monomials(self) -> int:
