@@ -26,6 +26,7 @@ class Kernel(abc.ABC):
 
     allow_negative = False
     center = "zero"
+    centers = 1
 
     @property
     def dense(self) -> tuple[float, ...] | None:
@@ -178,6 +179,7 @@ class Polynomial(Kernel):
     coefficients: str | Minimax | tuple[float, ...] = "taylor"
     center: str = "zero"
     allow_negative: bool = False
+    centers: int = 1
 
     def __post_init__(self) -> None:
         if not isinstance(self.orders, Iterable):
