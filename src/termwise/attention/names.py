@@ -1,10 +1,11 @@
 """Short names of specs, and their parser. Names are read once, at the edge.
 
-KERNEL[!][@mean][+wN[sM]][|NORM][+gi|+gc][+gb|+ga][+decay]
+KERNEL[!][@mean[N]][+wN[sM]][|NORM][+gi|+gc][+gb|+ga][+decay]
 KERNEL  exp, exp<5 (clamp 5), taylor:0..2, taylor:0,2, minimax3:0..4, power:2, elu1, relu, unit, identity, elu1^2
         (features squared), elu1:2 (product squared), relu/sqrtd (scale 1/sqrt(d)), relu<5 (clamp), drop
 NORM    rowsum (default), rowsum>=1, rowsum>=1~ (no gradient), rowsum+0.0001, l2, l2e, rms, layer, count, identity,
         runninggate, runninggate>=1, runninggate*count; rms+0.001- (eps; no weight), layer-b (no bias), layer-w
+@mean32 around the means of 32 groups of keys
 !       allow_negative      gi/gc  input gate, count gate      gb/ga  output gate before/after the norm
 """
 
@@ -30,6 +31,7 @@ def short_name(spec: AttentionSpec) -> str:
         _kernel_name(spec.kernel)
         + ("!" if spec.kernel.allow_negative else "")
         + ("@mean" if spec.kernel.is_centered else "")
+        + (str(spec.kernel.centers) if spec.kernel.centers > 1 else "")
     )
     if spec.local is not None:
         name += f"+w{spec.local.window}" + (f"s{spec.local.sinks}" if spec.local.sinks else "")
@@ -103,7 +105,7 @@ def parse(text: str) -> AttentionSpec:
     from termwise.attention.spec import AttentionSpec, Local
 
     pattern = (
-        r"(?P<kernel>[^!@+|]+?)(?P<forced>!)?(?P<mean>@mean)?(?:\+w(?P<window>\d+)(?:s(?P<sinks>\d+))?)?"
+        r"(?P<kernel>[^!@+|]+?)(?P<forced>!)?(?P<mean>@mean(?P<centers>\d+)?)?(?:\+w(?P<window>\d+)(?:s(?P<sinks>\d+))?)?"
         rf"(?:\|(?P<norm>[a-z0-9]+(?:>={_NUMBER})?(?:\+{_NUMBER})?(?:\*count)?[-~]?[bw]?))?"
         r"(?:\+(?P<input>gi|gc))?(?:\+(?P<output>gb|ga))?(?P<decay>\+decay)?"
     )
@@ -116,7 +118,9 @@ def parse(text: str) -> AttentionSpec:
     if found["window"]:
         local = Local(int(found["window"]), int(found["sinks"] or 0))
     return AttentionSpec(
-        kernel=_parse_kernel(found["kernel"], center="mean" if found["mean"] else "zero", forced=bool(found["forced"])),
+        kernel=_parse_kernel(
+            found["kernel"], "mean" if found["mean"] else "zero", bool(found["forced"]), int(found["centers"] or 1)
+        ),
         normalizer=_parse_normalizer(found["norm"] or "rowsum"),
         input_gate="count" if found["input"] == "gc" else found["input"] == "gi",
         output_gate={None: None, "gb": "before", "ga": "after"}[found["output"]],
@@ -133,7 +137,7 @@ def _parse_orders(text: str) -> tuple[int, ...]:
     return tuple(int(n) for n in text.split(","))
 
 
-def _parse_kernel(text: str, center: str, forced: bool) -> Kernel:
+def _parse_kernel(text: str, center: str, forced: bool, centers: int) -> Kernel:
     coefficients: str | Minimax | tuple[float, ...]
     if found := re.fullmatch(rf"(taylor|minimax({_NUMBER})|polynomial):([0-9.,]+?)(?:\(([^)]*)\))?", text):
         coefficients = "taylor"
@@ -141,7 +145,7 @@ def _parse_kernel(text: str, center: str, forced: bool) -> Kernel:
             coefficients = Minimax(float(found[2]))
         if found[4]:
             coefficients = tuple(float(b) for b in found[4].split(","))
-        return Polynomial(_parse_orders(found[3]), coefficients, center, forced)
+        return Polynomial(_parse_orders(found[3]), coefficients, center, forced, centers)
     if center == "mean":
         raise ValueError(f"@mean belongs to a Taylor or minimax kernel, not to {text!r}; e.g. taylor:0..2@mean")
     kernel: Kernel | None = None

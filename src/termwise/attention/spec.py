@@ -9,6 +9,8 @@ from typing import Any, Literal
 from termwise.attention.kernels import Drop, Exp, FeatureMap, Kernel, Minimax, Polynomial, Power
 from termwise.attention.normalizers import L2, RMS, Count, Identity, Layer, Normalizer, RowSum, RunningGateSum
 
+CALIBRATED = ("centers",)  # declared tensors that are set from real keys, not learned
+
 
 @dataclass(frozen=True)
 class Local:
@@ -75,10 +77,15 @@ class AttentionSpec:
         return exponential and getattr(self.kernel, "clamp", None) is None and reads_softmax
 
     def parameters(self, value_width: int) -> dict[str, tuple[str | int, ...]]:
-        """Learned tensors it declares: name -> shape, "heads" / "kv_heads" standing for their numbers."""
+        """Tensors it declares: name -> shape, "heads", "kv_heads" and "key_width" standing for their numbers.
+
+        All are learned but those in CALIBRATED: `centers`, which no gradient reaches, is a constant of the head (a buffer).
+        """
         declared = dict(self.normalizer.parameters(value_width))
         if self.input_gate == "count":
             declared["count_exponent"] = ("kv_heads",)
+        if self.kernel.centers > 1:
+            declared["centers"] = ("kv_heads", self.kernel.centers, "key_width")
         return declared
 
     @property
