@@ -222,7 +222,7 @@ class Polynomial(Kernel):
     def _validate_centers(self) -> None:
         given = self.centers
         if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-            raise ValueError(f"Polynomial: centers={given!r}; allowed are whole numbers from 1, e.g. centers=32")
+            raise ValueError(f"Polynomial: centers={given!r}; allowed are whole numbers from 1, e.g. 32")
         if given > 1 and self.center != "mean":
             raise ValueError(
                 f"Polynomial: centers={given} with center={self.center!r}; each group is expanded around its own mean score: "

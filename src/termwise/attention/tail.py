@@ -17,11 +17,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from termwise.attention.centers import nearest_center
 from termwise.attention.monomials import features, multiplicities, recentred, total_width, width
 from termwise.attention.safe import is_faded
 from termwise.attention.spec import AttentionSpec
 
-TIE = 1e-12  # of a key's and the centers' squared lengths: distances closer than this are one (float64 rounds at 1e-16)
 OUTER_AT_A_TIME = 2**22  # numbers of the products of features and values that stand at once
 
 
@@ -60,21 +60,6 @@ def empty_tail(
         count=like.new_zeros(groups),
         reference=like.new_zeros(*groups, key_width),
     )
-
-
-def nearest_center(key: Tensor, centers: Tensor) -> Tensor:
-    """Index (B, G, N) of the nearest of `centers` (G, m, d) to each of `key` (B, G, N, d); ties to the lower index.
-
-    argmin |k - c|^2 = argmax k.c - |c|^2 / 2, about the mean of the centers and in float64, so that a vector common to all
-    keys and centers costs no digits.
-    """
-    middle = centers.detach().double().mean(dim=-2, keepdim=True)
-    moved, keys = centers.detach().double() - middle, key.detach().double() - middle
-    square = moved.square().sum(dim=-1)
-    closeness = torch.einsum("bgnd,gmd->bgnm", keys, moved) - square[:, None, :] / 2
-    slack = TIE * (keys.square().sum(dim=-1, keepdim=True) + square.amax(dim=-1)[:, None, None])
-    is_best = closeness >= closeness.amax(dim=-1, keepdim=True) - slack
-    return is_best.to(torch.int8).argmax(dim=-1)
 
 
 def fold_into(
