@@ -50,6 +50,11 @@ def check_spec(spec: AttentionSpec) -> None:
         )
     if spec.local is not None and spec.evicts:
         _check_evicting(spec, spec.local)
+    if spec.kernel.centers > 1 and not spec.evicts:
+        raise ValueError(
+            f"centers={spec.kernel.centers} with local={spec.local!r}: keys join the group of their center when they leave exact slots at "
+            "fixed positions; give local=Local(window=64, sinks=4, evict_every=64), with heavy=64 for more exact keys, or leave centers=1"
+        )
 
 
 def _check_types(spec: AttentionSpec) -> None:
@@ -115,7 +120,9 @@ def _check_row_sum(kernel: Kernel, normalizer: RowSum, local: Local | None) -> N
 
 def _check_evicting(spec: AttentionSpec, local: Local) -> None:
     """What slots that keys leave at fixed positions do not go with."""
-    given = f"local=Local(window={local.window}, sinks={local.sinks}, heavy={local.heavy}, evict_every={local.evict_every})"
+    given = (
+        f"local=Local(window={local.window}, sinks={local.sinks}, heavy={local.heavy}, evict_every={local.evict_every})"
+    )
     if not isinstance(spec.kernel, (Drop, Polynomial)):
         raise ValueError(
             f"{given} with kernel {spec.kernel.formula}: the tail behind such slots is Polynomial(...) or Drop(); "
@@ -132,7 +139,9 @@ def _check_evicting(spec: AttentionSpec, local: Local) -> None:
             "normalizer=RowSum(); or leave heavy=0 and keep evict_every"
         )
     if isinstance(spec.normalizer, RunningGateSum):
-        raise ValueError(f"{given} with {spec.normalizer.formula}: use RowSum() or a vector norm, or leave out evict_every")
+        raise ValueError(
+            f"{given} with {spec.normalizer.formula}: use RowSum() or a vector norm, or leave out evict_every"
+        )
 
 
 def check_causality(spec: AttentionSpec, causal: bool, num_queries: int, num_keys: int, has_state: bool) -> None:
