@@ -58,10 +58,11 @@ def folded(spec: AttentionSpec, given: dict[str, Tensor], size: int = 16, tail: 
 
 
 def read(tail: Tail, query: Tensor, spec: AttentionSpec) -> tuple[Tensor, Tensor]:
-    """True sums (B, G, R, T, m, e) and (B, G, R, T, m)."""
-    shift, value, mass = read_tail(tail, query, spec)
-    equal(tuple(shift.shape), tuple(mass.shape), "one shift and one mass a group and query")
-    return shift.exp()[..., None] * value, shift.exp() * mass
+    """True sums of each group, (B, G, R, T, m, e) and (B, G, R, T, m)."""
+    reading = read_tail(tail, query, spec)
+    gain = reading.shift.exp()
+    own = torch.eye(gain.shape[-1], dtype=gain.dtype)
+    return torch.stack([reading.weighted(gain * one) for one in own], dim=-2), gain * reading.mass
 
 
 def by_definition(spec: AttentionSpec, given: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -98,15 +99,15 @@ def test_float32_keeps_its_digits_far_from_zero(orders, center, centers):
     exact = drawn(40, centers, mean=20.0)
     single = {name: t if t.dtype == torch.bool else t.float() for name, t in exact.items()}
     exact = {name: t if t.dtype == torch.bool else t.double() for name, t in single.items()}
-    shift, value, mass = read_tail(folded(spec, single), single["query"], spec)
-    wanted = read_tail(folded(spec, exact), exact["query"], spec)
-    holds(float(wanted[0][wanted[0] > -torch.inf].abs().max()) > 25, "scores are far from zero")
-    equal(torch.isfinite(shift).tolist(), torch.isfinite(wanted[0]).tolist(), "the same groups are empty")
+    found, wanted = (read_tail(folded(spec, g), g["query"], spec) for g in (single, exact))
+    there = torch.isfinite(wanted.shift)
+    holds(float(wanted.shift[there].abs().max()) > 25, "scores are far from zero")
+    equal(torch.isfinite(found.shift).tolist(), there.tolist(), "the same groups are empty")
+    close(found.shift[there].double(), wanted.shift[there], "fp32", "shift")
+    close(found.mass.double(), wanted.mass, "fp32", "mass")
     # The shift alone carries the common part: its error is eps of the score.
-    there = torch.isfinite(shift)
-    close(shift[there].double(), wanted[0][there], "fp32", "shift")
-    close(value.double(), wanted[1], "fp32", "value")
-    close(mass.double(), wanted[2], "fp32", "mass")
+    ones = torch.ones_like(wanted.mass)
+    close(found.weighted(ones.float()).double(), wanted.weighted(ones), "fp32", "values")
 
 
 @pytest.mark.parametrize(("orders", "center", "centers"), SEVERAL + ONE)
@@ -116,11 +117,12 @@ def test_an_empty_tail_weighs_nothing(orders, center, centers):
     padded = folded(spec, {**given, "is_real": torch.zeros(1, 2, 6, dtype=torch.bool)})
     for tail in (start, padded):
         query = given["query"].clone().requires_grad_()
-        shift, value, mass = read_tail(tail, query, spec)
-        holds(bool((shift == -torch.inf).all()), "shift -inf")
-        equal((float(value.detach().abs().max()), float(mass.detach().abs().max())), (0.0, 0.0), "no value, no mass")
-        weighted = shift.exp()[..., None] * value
-        gradient = torch.autograd.grad(weighted.sum() + (shift.exp() * mass).sum(), query, allow_unused=True)[0]
+        reading = read_tail(tail, query, spec)
+        gain = reading.shift.exp()
+        holds(bool((reading.shift == -torch.inf).all()), "shift -inf")
+        weighted = reading.weighted(gain)
+        equal((float(weighted.detach().abs().max()), float(reading.mass.detach().abs().max())), (0.0, 0.0), "no mass")
+        gradient = torch.autograd.grad(weighted.sum() + (gain * reading.mass).sum(), query, allow_unused=True)[0]
         holds(gradient is None or bool((gradient == 0).all()), "and no gradient")
 
 

@@ -179,14 +179,14 @@ def weigh(state: AttentionState, queries: Queries) -> tuple[Weighing, Tensor]:
         peak = peak.masked_fill(peak == -torch.inf, 0)
         weights = (scores - peak).exp()
         return Weighing(_apply(weights, state.value), weights.sum(dim=-1, keepdim=True), None, peak), weights
-    shift, value, mass = read_tail(tail, query, state.spec)
-    peak = torch.maximum(peak, shift.detach().amax(dim=-1, keepdim=True))
+    reading = read_tail(tail, query, state.spec)
+    peak = torch.maximum(peak, reading.shift.detach().amax(dim=-1, keepdim=True))
     peak = peak.masked_fill(peak == -torch.inf, 0)
-    weights, gain = (scores - peak).exp(), (shift - peak).exp()
+    weights, gain = (scores - peak).exp(), (reading.shift - peak).exp()
     near = weights.sum(dim=-1, keepdim=True)
     sums = Weighing(
-        weighted=_apply(weights, state.value) + torch.einsum("bgrtm,bgrtme->bgrte", gain, value),
-        mass=near + (gain * mass).sum(dim=-1, keepdim=True),
+        weighted=_apply(weights, state.value) + reading.weighted(gain),
+        mass=near + (gain * reading.mass).sum(dim=-1, keepdim=True),
         decayed_count=near + (gain * tail.count[:, :, None, None, :]).sum(dim=-1, keepdim=True),
         log_scale=peak,
     )

@@ -19,10 +19,9 @@ from torch import Tensor
 
 from termwise.attention.centers import nearest_center
 from termwise.attention.monomials import features, multiplicities, recentred, total_width, width
-from termwise.attention.safe import is_faded
 from termwise.attention.spec import AttentionSpec
 
-OUTER_AT_A_TIME = 2**22  # numbers of the products of features and values that stand at once
+NUMBERS_AT_A_TIME = 2**22  # of features that stand at once: 16 MiB in fp32
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,17 +74,12 @@ def fold_into(
     is_real = is_real.expand(key.shape[:3])
     mapped = spec.kernel.map(key) * tail.scale**0.5
     tail = dataclasses.replace(tail, reference=_reference(tail, mapped, is_real, spec, centers))
-    num_centers = tail.count.shape[2]
-    if num_centers == 1:
-        group = torch.zeros_like(is_real, dtype=torch.int64)
-    else:
+    group = torch.zeros_like(is_real, dtype=torch.int64)
+    if tail.count.shape[2] > 1:
         assert centers is not None
         group = nearest_center(key, centers)
     about = mapped - tail.reference.gather(2, group[..., None].expand_as(key))
-    rows = torch.arange(group.shape[0] * group.shape[1], device=key.device).view(*group.shape[:2], 1)
-    kept = is_real.flatten()
-    place = (rows * num_centers + group).flatten()[kept]
-    return _added(tail, about.flatten(0, 2)[kept], value.flatten(0, 2)[kept], place, spec)
+    return _added(tail, *_sorted(about, value, is_real, group, tail.count.shape[2]), spec)
 
 
 def _reference(tail: Tail, mapped: Tensor, is_real: Tensor, spec: AttentionSpec, centers: Tensor | None) -> Tensor:
@@ -100,77 +94,117 @@ def _reference(tail: Tail, mapped: Tensor, is_real: Tensor, spec: AttentionSpec,
     return torch.where(is_start, mapped.detach().gather(2, first), tail.reference)
 
 
-def _added(tail: Tail, about: Tensor, value: Tensor, place: Tensor, spec: AttentionSpec) -> Tail:
-    """Keys (N, d) about their references and values (N, e) added to the groups `place` (N,) of all heads and sequences.
+def _sorted(
+    about: Tensor, value: Tensor, is_real: Tensor, group: Tensor, num_groups: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Keys (B, G, m, n, d), values (B, G, m, n, e) and whether they are there (B, G, m, n), each group's own in order."""
+    member = (group[..., None] == torch.arange(num_groups, device=group.device)) & is_real[..., None]
+    longest = max(int(member.sum(dim=2).max()), 1)
+    place = group * longest + (member.to(torch.int64).cumsum(dim=2) - 1).gather(3, group[..., None])[..., 0]
+    # What is no real key goes into a place behind all others, which is cut off.
+    place = torch.where(is_real, place, num_groups * longest)[..., None]
 
-    Each call's keys are summed by themselves first: added one by one to a long sum they would lose digits.
-    """
-    shape = tail.moments.shape
-    num_groups, num_features = shape[0] * shape[1] * shape[2], shape[3]
-    moments = tail.moments.new_zeros(num_groups, num_features * shape[4])
-    mass = tail.mass.new_zeros(num_groups, tail.mass.shape[3])
-    step = max(1, OUTER_AT_A_TIME // (num_features * shape[4]))
+    def spread(rows: Tensor) -> Tensor:
+        fresh = rows.new_zeros(*rows.shape[:2], num_groups * longest + 1, rows.shape[3])
+        filled = fresh.scatter(2, place.expand_as(rows), rows)[:, :, :-1]
+        return filled.unflatten(2, (num_groups, longest))
+
+    return spread(about), spread(value), spread(is_real[..., None].to(about.dtype))[..., 0]
+
+
+def _added(tail: Tail, about: Tensor, value: Tensor, weight: Tensor, spec: AttentionSpec) -> Tail:
+    """Sorted keys about their references and their values added to the sums, in one product for each group."""
     orders, of_mass = moment_orders(spec), mass_orders(spec)
-    for start in range(0, about.shape[0], step):
-        part = slice(start, start + step)
-        phi = features(about[part], of_mass)
-        mass = mass.index_add(0, place[part], phi)
-        # Around the mean of order 0 the values need no order 1.
-        phi = phi if orders == of_mass else phi[:, :num_features]
-        outer = phi[:, :, None] * value[part][:, None, :]
-        moments = moments.index_add(0, place[part], outer.flatten(1))
-    count = tail.count.new_zeros(num_groups).index_add(0, place, torch.ones_like(about[:, 0]))
+    num_features = tail.moments.shape[3]
+    moments, mass = torch.zeros_like(tail.moments), torch.zeros_like(tail.mass)
+    for part in _parts(about.shape[3], tail.mass.numel()):
+        phi = features(about[:, :, :, part], of_mass) * weight[:, :, :, part, None]
+        mass = mass + phi.sum(dim=3)
+        # Values need no order 1 that is kept for the mean alone.
+        phi = phi if orders == of_mass else phi[..., :num_features]
+        moments = moments + phi.transpose(3, 4) @ value[:, :, :, part]
     return dataclasses.replace(
-        tail,
-        moments=tail.moments + moments.view(shape),
-        mass=tail.mass + mass.view_as(tail.mass),
-        count=tail.count + count.view_as(tail.count),
+        tail, moments=tail.moments + moments, mass=tail.mass + mass, count=tail.count + weight.sum(dim=3)
     )
 
 
-def read_tail(tail: Tail, query: Tensor, spec: AttentionSpec) -> tuple[Tensor, Tensor, Tensor]:
-    """(shift (B, G, R, T, m), value (B, G, R or 1, T or 1, m, e), mass (B, G, R, T, m)) of queries (B, G, R, T, d).
+def _parts(length: int, per_row: int) -> list[slice]:
+    """Rows 0..length, so many at a time that what is made of them stays small."""
+    step = max(1, NUMBERS_AT_A_TIME // per_row)
+    return [slice(start, start + step) for start in range(0, length, step)]
 
-    True sums of a group are exp(shift) times value and mass; an empty group has shift -inf, value and mass 0. The value of
-    order 0 is the same for every query: its axes R and T have length 1.
-    """
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """What queries see of a tail: true sums are sum_g exp(shift_g) (value_g, mass_g) over the groups g."""
+
+    tail: Tail
+    spec: AttentionSpec
+    query: Tensor  # (B, G, R, T, d) mapped and scaled
+    middle: Tensor  # (B, G, R, T, m) mean score of each group about its reference
+    shift: Tensor  # (B, G, R, T, m) the mean score itself, 0 around zero; -inf of an empty group
+    mass: Tensor  # (B, G, R, T, m)
+
+    def weighted(self, gain: Tensor) -> Tensor:
+        """sum_g gain_g value_g, (B, G, R, T, e); the gain (B, G, R, T, m) is exp(shift), up to a factor of each query."""
+        moments = self.tail.moments.flatten(2, 3)
+        orders = moment_orders(self.spec)
+        per_query = gain[..., 0, :].numel() * self.tail.moments.shape[3]
+        found = []
+        for part in _parts(gain.shape[3], per_query):
+            phi = _order_by_order(self.query[..., part, :], orders)
+            factors = [gain[..., part, :] * c for c in _coefficients(self.spec, self.middle[..., part, :], orders)]
+            joined = [factor[..., None] * x[..., None, :] for factor, x in zip(factors, phi, strict=True)]
+            weighed = torch.cat(joined, dim=-1).flatten(-2)
+            found.append((weighed.flatten(2, 3) @ moments).unflatten(2, weighed.shape[2:4]))
+        return found[0] if len(found) == 1 else torch.cat(found, dim=3)
+
+
+def read_tail(tail: Tail, query: Tensor, spec: AttentionSpec) -> Reading:
+    """What queries (B, G, R, T, d) see of the tail; an empty group has shift -inf and mass 0."""
     query = spec.kernel.map(query) * tail.scale**0.5
     count = tail.count[:, :, None, None, :]
-    is_empty = is_faded(count)
-    middle, offset = _middle(tail, query, is_empty, count, spec)
-    value, mass = _group_sums(tail, query, middle, count, spec)
-    shift = torch.where(is_empty, torch.full_like(middle, -torch.inf), middle + offset)
-    return shift, value, mass
+    is_empty = count == 0
+    shift = middle = query.new_zeros(*query.shape[:4], count.shape[-1])
+    if spec.kernel.is_centered:
+        first = tail.mass[..., 1 : 1 + query.shape[-1]]
+        total = torch.einsum("bgrtd,bgmd->bgrtm", query, first)
+        middle = torch.where(is_empty, shift, total / torch.where(is_empty, torch.ones_like(count), count))
+        shift = middle + torch.einsum("bgrtd,bgmd->bgrtm", query, tail.reference)
+    shift = torch.where(is_empty, torch.full_like(shift, -torch.inf), shift)
+    return Reading(tail, spec, query, middle, shift, _group_mass(tail, query, middle, spec))
 
 
-def _middle(tail: Tail, query: Tensor, is_empty: Tensor, count: Tensor, spec: AttentionSpec) -> tuple[Tensor, Tensor]:
-    """Mean score of each group about its reference, and the score of the reference itself: their sum is m_g."""
-    zero = query.new_zeros(*query.shape[:4], count.shape[-1])
-    if not spec.kernel.is_centered:
-        return zero, zero
-    first = tail.mass[..., 1 : 1 + query.shape[-1]]
-    total = torch.einsum("bgrtd,bgmd->bgrtm", query, first)
-    middle = torch.where(is_empty, zero, total / torch.where(is_empty, torch.ones_like(count), count))
-    return middle, torch.einsum("bgrtd,bgmd->bgrtm", query, tail.reference)
-
-
-def _group_sums(tail: Tail, query: Tensor, middle: Tensor, count: Tensor, spec: AttentionSpec) -> tuple[Tensor, Tensor]:
-    """sum_n c_n <phi_n(q), M_n>, with the coefficients c_n of the polynomial in z = x - q.r of each group and query."""
+def _group_mass(tail: Tail, query: Tensor, middle: Tensor, spec: AttentionSpec) -> Tensor:
+    """Sum of the polynomial over each group, (B, G, R, T, m)."""
     dense, orders = spec.kernel.dense, moment_orders(spec)
     assert dense is not None
-    if spec.kernel.is_centered and len(dense) == 1:
-        return tail.moments[:, :, None, None, :, 0] * dense[0], (dense[0] * count).expand_as(middle)
-    phi, start = features(query, orders), 0
-    value, mass = query.new_zeros(*middle.shape, tail.moments.shape[4]), torch.zeros_like(middle)
-    for n in orders:
-        part = slice(start, start + width(query.shape[-1], n))
-        coefficient = recentred(dense, -middle, n) if spec.kernel.is_centered else torch.full_like(middle, dense[n])
-        weighed = phi[..., part] * torch.from_numpy(multiplicities(query.shape[-1], n)).to(query)
-        read = torch.einsum("bgrtf,bgmfe->bgrtme", weighed, tail.moments[..., part, :])
-        value = value + coefficient[..., None] * read
-        mass = mass + coefficient * torch.einsum("bgrtf,bgmf->bgrtm", weighed, tail.mass[..., part])
-        start = part.stop
-    if spec.kernel.is_centered and len(dense) == 2:
+    if spec.kernel.is_centered and len(dense) < 3:
         # Deviations from a mean sum to nothing: the mass is the count, to the last digit.
-        mass = (dense[0] * count).expand_as(middle)
-    return value, mass
+        return (dense[0] * tail.count)[:, :, None, None, :].expand_as(middle)
+    found = []
+    for part in _parts(query.shape[3], query[..., 0, 0].numel() * tail.mass.shape[3]):
+        total, start = torch.zeros_like(middle[..., part, :]), 0
+        phi = _order_by_order(query[..., part, :], orders)
+        for x, c in zip(phi, _coefficients(spec, middle[..., part, :], orders), strict=True):
+            kept = tail.mass[..., start : start + x.shape[-1]]
+            total = total + c * torch.einsum("bgrtf,bgmf->bgrtm", x, kept)
+            start += x.shape[-1]
+        found.append(total)
+    return torch.cat(found, dim=3)
+
+
+def _order_by_order(query: Tensor, orders: tuple[int, ...]) -> list[Tensor]:
+    """Monomials of the query times their multiplicities, one tensor an order."""
+    d = query.shape[-1]
+    blocks = features(query, orders).split([width(d, n) for n in orders], dim=-1)
+    return [x * torch.from_numpy(multiplicities(d, n)).to(query) for x, n in zip(blocks, orders, strict=True)]
+
+
+def _coefficients(spec: AttentionSpec, middle: Tensor, orders: tuple[int, ...]) -> list[Tensor]:
+    """c_n of sum_n c_n z^n = p(z - middle), z the score about a group's reference: one (B, G, R, T, m) an order."""
+    dense = spec.kernel.dense
+    assert dense is not None
+    if not spec.kernel.is_centered:
+        return [torch.full_like(middle, dense[n]) for n in orders]
+    return [recentred(dense, -middle, n) for n in orders]
