@@ -91,7 +91,8 @@ class AttentionState:
     @property
     def nbytes(self) -> int:
         """Bytes of the live tensors, room for keys to come and a recorded past included."""
-        stores, state = {}, self
+        stores: dict[int, int] = {}
+        state: AttentionState | None = self
         while state is not None:
             stores |= {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in state.tensors.values()}
             state = state.past
