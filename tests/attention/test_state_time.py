@@ -11,7 +11,7 @@ from termwise.attention.forms import attend
 from termwise.attention.names import parse
 from tests.attention.compare import close, close_states, equal, holds, refused
 from tests.attention.slicing import tokens
-from tests.attention.stateful import FOLDING, KINDS, in_parts
+from tests.attention.stateful import FOLDING, in_parts
 from tests.attention.values import inputs, turn_of
 
 
@@ -43,7 +43,7 @@ def test_rollback_then_continue_is_a_fresh_run(name):
         state.rollback(-1)
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", FOLDING)
 def test_rollback_to_nothing(name):
     spec = parse(name)
     arguments = inputs(spec, length=40, seed=11)

@@ -117,6 +117,7 @@ class Attention(nn.Module):
             parameters=self._parameters_for(hidden),
             initial_state=None if cache is None else cache.state,
             output_final_state=cache is not None,
+            record_past=cache is not None and cache.record_past,
             row_counts=self.row_counts,
         )  # fmt: skip
         if cache is not None:
