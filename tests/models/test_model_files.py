@@ -62,6 +62,16 @@ def test_a_layer_has_a_parameter_only_where_it_is_declared():
         "unit|identity+gc": {"count_exponent"},
         "identity|identity+decay": {"decay_proj", "value_step_proj", "output_norm", "q_norm", "k_norm"},
         "exp<5|runninggate>=1": {"running_gate_proj"},
+        "mixed": {
+            "input_gate_proj",
+            "output_gate_proj",
+            "norm_weight",
+            "norm_bias",
+            "value_step_proj",
+            "output_norm",
+            "q_norm",
+            "k_norm",
+        },
     }
     plain = num_parameters(small("softmax"))
     for name, expected in declared.items():

@@ -15,6 +15,7 @@ from termwise.models.causal_lm import TermwiseForCausalLM
 from termwise.models.config import FIELDS, TermwiseConfig
 from termwise.models.presets import preset as find_preset
 
+ALIGNMENT = 64  # bytes; that of torch's own allocations
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 
 
@@ -61,7 +62,15 @@ def load(path: str | Path) -> tuple[TermwiseForCausalLM, Any | None]:
         if names := sorted(map(str, info[kind])):
             some = ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
             raise ValueError(f"{folder}: weights do not fit config.json: {len(names)} {kind.replace('_', ' ')}: {some}")
+    _align(model)
     return model, _tokenizer(folder)
+
+
+def _align(model: torch.nn.Module) -> None:
+    """Copies weights that stand anywhere in the mapped file: products round by the alignment of what they multiply."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.data_ptr() % ALIGNMENT:
+            tensor.data = tensor.data.clone()
 
 
 def _check_folder(folder: Path) -> None:
