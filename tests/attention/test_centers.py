@@ -109,7 +109,7 @@ def test_what_several_centers_declare():
     equal(set(spec.parameters(80)) <= set(CALIBRATED), True, "which nobody trains")
     equal(spec.short_name, "taylor:0..1@mean32+w64s4h64", "its name")
     equal(AttentionSpec.from_dict(spec.to_dict()), spec, "its table")
-    holds("its group of 32" in spec.formula, spec.formula)
+    holds("1 of 32 groups" in spec.formula, spec.formula)
     holds(any("Jensen" in sentence for sentence in spec.explain()), "what it costs is said")
     older = spec.to_dict()
     del older["kernel"]["centers"]

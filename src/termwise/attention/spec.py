@@ -60,7 +60,7 @@ class Local:
     def formula(self) -> str:
         """Which keys are exact, in words."""
         text = f"the last {self.window}" + (f" and first {self.sinks}" if self.sinks else "") + " keys"
-        text += f" and the {self.heavy} of greatest received weight" if self.heavy else ""
+        text += f" and the {self.heavy} of most weight" if self.heavy else ""
         return text + (f", others leave every {self.evict_every} keys" if self.evict_every else "")
 
 
