@@ -9,7 +9,7 @@ from termwise.attention.kernels import Polynomial  # noqa: F401 (the docstring e
 from termwise.attention.monomials import total_width
 from termwise.attention.spec import AttentionSpec
 from termwise.attention.state import FOLD, RESERVE, num_recent, stored_orders
-from termwise.attention.tail import mass_orders, moment_orders
+from termwise.attention.tail import has_reference, mass_orders, moment_orders
 
 BLOCK = 256  # tokens of a chunk: a quarter less time than 64, whose many small operations count
 
@@ -115,7 +115,8 @@ def _buffer_bytes(spec: AttentionSpec, pair: int, buffered: int, kv_heads: int, 
 def _constant_bytes(spec: AttentionSpec, key_width: int, kv_heads: int) -> int:
     """Count and boundary once; decayed count, reference key, two log decays and the running gate sum a head."""
     if spec.evicts:
-        return 16 + 4 * kv_heads * ((1 + key_width) * spec.kernel.centers if spec.has_tail else 1)
+        each = 1 + (key_width if has_reference(spec) else 0)
+        return 16 + 4 * kv_heads * (each * spec.kernel.centers if spec.has_tail else 1)
     per_head = 4 + (16 if spec.log_decay else 0) + (4 if spec.needs_running_gate else 0)
     return 16 + kv_heads * (per_head + (4 * key_width if spec.has_tail and spec.kernel.is_centered else 0))
 

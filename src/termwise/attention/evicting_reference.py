@@ -13,7 +13,7 @@ from termwise.attention.normalizers import VANISHING, Sums
 from termwise.attention.reference import kernel_weights, moments_of
 from termwise.attention.spec import AttentionSpec
 from termwise.attention.state import AttentionState
-from termwise.attention.tail import mass_orders, moment_orders
+from termwise.attention.tail import has_reference, mass_orders, moment_orders
 
 
 @dataclass
@@ -174,7 +174,7 @@ def _state(call: Call, b: int, rank: dict[int, int], heads: list[Head]) -> Atten
         moments=torch.stack([tail[0] for tail in tails])[None] if tails else None,
         mass=torch.stack([tail[1] for tail in tails])[None] if tails else None,
         decayed_count=torch.stack([t[2] for t in tails])[None] if tails else torch.zeros(1, kv_heads, dtype=torch.float64),
-        reference=torch.stack([tail[3] for tail in tails])[None] if tails else None,
+        reference=torch.stack([tail[3] for tail in tails])[None] if tails and has_reference(spec) else None,
         age=None, fold_age=None, total_log_decay=None, running_gate=None, running_total=None,
         received=per_slot([[head.received[s] for s in head.held] for head in heads]) if has_heavy else None,
         given=torch.tensor(given, dtype=torch.float64).reshape(1, kv_heads, len(queries), -1) if has_heavy else None,
@@ -187,7 +187,7 @@ def _tail(call: Call, g: int, key: Tensor, value: Tensor, left: list[int]) -> tu
     spec, mapped = call.spec, key * call.state.scale**0.5
     centers, groups = _centers(call, g), _all_groups(call, g, key, left)
     references = torch.zeros(len(groups), key.shape[1], dtype=torch.float64)
-    if spec.kernel.is_centered and left:
+    if has_reference(spec) and left:
         references = mapped[left[:1]].detach() if centers is None else centers.detach() * call.state.scale**0.5
     moments, mass = [], []
     for group, reference in zip(groups, references, strict=True):

@@ -25,7 +25,7 @@ from termwise.attention.tail import Tail, fold_into
 
 def tail_of(state: AttentionState) -> Tail | None:
     """What has left the slots; None where it is dropped."""
-    if state.moments is None or state.mass is None or state.reference is None:
+    if state.moments is None or state.mass is None:
         return None
     return Tail(state.scale, state.moments, state.mass, state.decayed_count, state.reference)
 

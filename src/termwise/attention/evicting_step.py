@@ -28,7 +28,7 @@ class Ready:
     due: int  # the number of slots at which the next key makes others leave
     tables: Tables
     slots: tuple[np.ndarray, ...]  # key (N, places, d), value (N, places, e), rank (N, places)
-    tail: tuple[np.ndarray, ...]  # moments (N, m, F, e), mass (N, m, F'), count (N, m), reference (N, m, d)
+    tail: tuple[np.ndarray, ...]  # moments (N, m, F, e), mass (N, m, F'), count (N, m), reference (N, m or 0, d)
     given: np.ndarray  # (N, rows, places), (N, 0, 0): no heavy slots
     given_rank: np.ndarray  # (B or 1, rows)
     scales: np.ndarray
@@ -87,9 +87,11 @@ def _arrays(state: AttentionState, due: int) -> Ready:
     if room.given is not None and room.given_rank is not None:
         given, given_rank = array(room.given.flatten(0, 1)), array(room.given_rank)
     tail = tuple(np.empty((heads, 0, *shape), key.dtype) for shape in ((0, e), (0,), (), (d,)))
-    if state.moments is not None and state.mass is not None and state.reference is not None:
-        sums = (state.moments, state.mass, state.decayed_count, state.reference)
-        tail = tuple(array(t.flatten(0, 1)) for t in sums)
+    if state.moments is not None and state.mass is not None:
+        sums = (state.moments, state.mass, state.decayed_count)
+        tail = (*(array(t.flatten(0, 1)) for t in sums), tail[3])
+    if state.reference is not None:
+        tail = (*tail[:3], array(state.reference.flatten(0, 1)))
     return Ready(
         parts=_parts(state),
         due=due,

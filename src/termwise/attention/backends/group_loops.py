@@ -43,7 +43,9 @@ def score_groups(query, mass, count, reference, is_centered, middle, shift):
             shift[g] = 0.0
             if is_centered:
                 middle[g] = dot(query, mass[g, 1 : 1 + d]) / count[g]
-                shift[g] = middle[g] + dot(query, reference[g])
+                shift[g] = middle[g]
+                if reference.shape[0] > 0:
+                    shift[g] += dot(query, reference[g])
             top = max(top, shift[g])
     return top
 
@@ -98,7 +100,7 @@ def grouped_step(
     """Outputs U / Z (N, R, e) of one token over slots, itself and the tail, by the vanishing rule.
 
     query (N, R, d); key, value (N, places, .), rank (N, places), the first `length` taken, rank -1: empty; count_before (B or 1,)
-    keys before this one; moments (N, m, F, e), mass (N, m, F'), count (N, m), reference (N, m, d): the tail, m = 0: none;
+    keys before this one; moments (N, m, F, e), mass (N, m, F'), count (N, m), reference (N, m, d) or none (N, 0, d): the tail, m = 0: none;
     `has_exact_mass`: a group's mass is its count times b_0; given (N, rows, places): what the token gives each slot, w / Z summed
     over R, goes into `row`, unless rows are 0; `appends`: the token takes the next place. Heads `start` to `stop` alone.
     """
