@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tiny_models import error, heads, small, tokens
 
 from termwise.models import TermwiseForCausalLM
-from tests.models.tiny_models import error, heads, small, tokens
 
 NAME = "taylor:0@mean4+w8s2h4e16"
 CENTERS = [f"model.layers.{i}.self_attn.centers" for i in range(2)]
