@@ -16,12 +16,12 @@ from termwise.attention.spec import AttentionSpec, Local
 
 
 def truncation(top_order: int, center: str, local: Local | None) -> AttentionSpec:
-    """Orders 0..top_order around a center, odd ones too: what a bare truncation does is the question here.
+    """Orders 0..top_order around a center. Odd ones take negative values, and are allowed to: what they do is the question here.
 
-    >>> truncation(2, "mean", Local(64, 4)).short_name
-    'taylor:0..2!@mean+w64s4'
+    >>> truncation(2, "mean", Local(64, 4)).short_name, truncation(3, "zero", None).short_name
+    ('taylor:0..2@mean+w64s4', 'taylor:0..3!')
     """
-    kernel = Polynomial(tuple(range(top_order + 1)), center=center, allow_negative=True)
+    kernel = Polynomial(tuple(range(top_order + 1)), center=center, allow_negative=top_order % 2 == 1)
     return AttentionSpec(kernel, local=local)
 
 

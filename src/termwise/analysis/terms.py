@@ -130,12 +130,13 @@ def _block(
     """query (G, r, R, d), key (G, S, d), value (G, S, e); the first query is number `start`."""
     shape = (*query.shape[:3], key.shape[1])
     scores = (query.flatten(1, 2) @ key.transpose(1, 2)).view(shape) * scale
-    distance = torch.arange(start, start + shape[2])[:, None] - torch.arange(shape[3])
+    places = torch.arange(shape[3], device=scores.device)
+    distance = torch.arange(start, start + shape[2], device=scores.device)[:, None] - places
     visible = (distance >= 0) if is_causal else torch.ones_like(distance, dtype=torch.bool)
     seen = _Seen(scores, visible, value)
     reduced = [[_Reduced.of(seen, seen.whole(center), top_order) for center in CENTERS]]
     if local is not None:
-        far = (distance >= local.window) & (torch.arange(shape[3]) >= local.sinks)
+        far = (distance >= local.window) & (places >= local.sinks)
         reduced.append([_Reduced.of(seen, seen.tail(center, far), top_order) for center in CENTERS])
     magnitude = torch.stack([one.magnitude for one in reduced[0]], dim=1)
     sums = {
@@ -232,10 +233,10 @@ class _Reduced:
     def of(cls, seen: _Seen, tail: _Tail, top_order: int) -> _Reduced:
         y = (seen.scores - tail.middle[..., None]).mul_(tail.keys)
         power = tail.keys.to(y.dtype).expand_as(y).clone()
-        factor = (tail.middle - tail.reference).exp()[..., None]
+        count = tail.keys.sum(dim=-1).to(y.dtype)
+        factor = (tail.middle - tail.reference).exp().masked_fill(count == 0, 0)[..., None]
         weights = torch.zeros_like(y) if tail.exact is None else tail.exact.clone()
         output = seen.apply(weights)
-        count = tail.keys.sum(dim=-1).to(y.dtype)
         least = VANISHING * (weights.sum(dim=-1) + factor[..., 0] * count)
         # a query whose scores are all far below the center would be infinite here
         to_softmax = (tail.middle.double() - seen.log_sum.double()).clamp(max=300).exp()
@@ -247,7 +248,7 @@ class _Reduced:
             weights += share
             added = seen.apply(share)
             output = output + added
-            size = added.norm(dim=-1).double() * to_softmax
+            size = added.double().norm(dim=-1) * to_softmax
             figures = _compared(seen, weights, output, least) | {"magnitude": size}
             for name, rows in figures.items():
                 found[name].append(_over_queries(rows))
