@@ -98,9 +98,10 @@ def _reference(
     centers: Tensor | None,
     scale: float,
 ) -> Tensor:
-    """(B, G, m, d): the centers, else the first key of each head that ever enters."""
+    """(B, G, m, d): the centers, else the first key of each head that ever enters. A group with keys keeps the one it has."""
     if centers is not None:
-        return (spec.kernel.map(centers.detach().to(before)) * scale**0.5).expand_as(before)
+        given = spec.kernel.map(centers.detach().to(before)) * scale**0.5
+        return torch.where((count == 0)[..., None], given, before)
     first = is_real.to(torch.int8).argmax(dim=2)[..., None, None].expand(-1, -1, 1, mapped.shape[3])
     is_start = (count == 0)[..., None] & is_real.any(dim=2)[..., None, None]
     return torch.where(is_start, mapped.detach().gather(2, first), before)
