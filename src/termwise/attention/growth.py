@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from termwise.attention import reuse
+
 if TYPE_CHECKING:
     from termwise.attention.state import AttentionState
 
@@ -83,8 +85,8 @@ def room_behind(state: AttentionState, places: int) -> Room:
         return state.room
     batch, kv_heads, _, d = state.key.shape
     room = Room(
-        state.key.new_empty(batch, kv_heads, places, d),
-        state.value.new_empty(batch, kv_heads, places, state.value.shape[3]),
+        reuse.empty(state.key, batch, kv_heads, places, d),
+        reuse.empty(state.value, batch, kv_heads, places, state.value.shape[3]),
         torch.empty(state.rank.shape[0], places, dtype=torch.int64, device=state.rank.device),
         length + 1,
     )
