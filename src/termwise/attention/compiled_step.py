@@ -7,6 +7,7 @@ folded.
 from __future__ import annotations
 
 import functools
+import operator
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -46,9 +47,10 @@ class Ready:
     folded: tuple[np.ndarray, ...]  # moments, their copy, mass, decayed count, reference, whether there are any
     scales: np.ndarray
     norm: tuple[int, bool, float, float]  # see _norm
+    undecayed: tuple[np.ndarray, np.ndarray]  # as _decays, without decay
 
     def serves(self, state: AttentionState) -> bool:
-        return all(mine is its for mine, its in zip(self.parts, _parts(state), strict=True))
+        return all(map(operator.is_, self.parts, _parts(state)))
 
 
 def _parts(state: AttentionState) -> tuple[Any, ...]:
@@ -117,6 +119,7 @@ def _ready(state: AttentionState, keeps: bool) -> tuple[AttentionState, Ready]:
         ),
         scales=np.array((state.scale, state.slot_scale)),
         norm=_norm(state.spec.normalizer, e),
+        undecayed=(np.empty((heads, 0)), np.zeros(heads)),
     )
     return state, room.ready
 
@@ -164,7 +167,7 @@ def _outputs(
         key = _array(spec.kernel.map(state.key)).reshape(heads, -1, d)
     arrays = (
         query, token.query, key, *ready.buffer, new_key, token.key, token.value, state.key.shape[2], _array(state.count),
-        *_decays(state, token, log_decay, heads), *ready.folded, tables.starts, tables.offsets, tables.widths,
+        *(ready.undecayed if log_decay is None else _decays(state, token, log_decay, heads)), *ready.folded, tables.starts, tables.offsets, tables.widths,
         tables.multiplicities, tables.coefficients, tables.binomials, ready.scales, spec.local.window if spec.local else 0,
         spec.local.sinks if spec.local else 0, spec.has_tail and spec.kernel.is_centered, spec.has_tail, *norm,
         *_norm_parameters(given, state, token), given["output_final_state"], out.numpy(), *sums,
@@ -228,10 +231,8 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
-def _decays(state: AttentionState, token: Token, log_decay: Tensor | None, heads: int) -> tuple[np.ndarray, np.ndarray]:
-    """Log decay to the new token from each buffered key (N, L or 0) and from the last folded one (N,)."""
-    if log_decay is None:
-        return np.empty((heads, 0)), np.zeros(heads)
+def _decays(state: AttentionState, token: Token, log_decay: Tensor, heads: int) -> tuple[np.ndarray, np.ndarray]:
+    """Log decay to the new token from each buffered key (N, L) and from the last folded one (N,)."""
     fold_age = _with_decay(state).fold_age
     fold_age = fold_age if token.log_decay is None else fold_age + token.log_decay
     return _array(log_decay).reshape(heads, -1), _array(fold_age).reshape(heads)
@@ -261,4 +262,4 @@ def _extended(state: AttentionState, ready: Ready, token: Token, log_decay: Tens
 
 def _array(tensor: Tensor) -> np.ndarray:
     """The same memory; a copy where it has gaps."""
-    return tensor.detach().contiguous().numpy()
+    return (tensor.detach() if tensor.requires_grad else tensor).contiguous().numpy()

@@ -28,6 +28,7 @@ class Room:
     rank: Tensor  # (B or 1, places)
     used: int
     ready: Any = None  # arrays of the compiled step, see compiled_step.py
+    known: Any = None  # the kind of step that was checked, see step.py
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
