@@ -20,8 +20,7 @@ import torch
 from torch import Tensor
 
 from termwise.attention.backends import compiled_loops
-from termwise.attention.backends.step_loops import ROW_SUM, SCALE_FREE, SUMS
-from termwise.attention.backends.tables import Tables, tables_of
+from termwise.attention.backends.tables import ROW_SUM, SCALE_FREE, SUMS, Tables, tables_of
 from termwise.attention.call import FORGOTTEN, grouped_parameters
 from termwise.attention.folding import fold, fold_target
 from termwise.attention.growth import replaced, room_behind

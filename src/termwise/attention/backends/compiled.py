@@ -100,6 +100,6 @@ def _is_writable(folder: Path) -> bool:
 # Callees before their callers.
 _FUNCTIONS = (
     "dot", "horner", "recentre", "fill_monomials", "monomials_backward", "weigh_block", "weigh_backward", "add_mass",
-    "add_row", "monomials_of_row", "read_rows", "read_half_rows", "weigh_monomials", "mark_keys", "score_keys", "middle_of",
-    "add_tail", "add_slots", "weigh_folded", "divide", "scale_free", "step",
+    "add_row", "monomials_of_row", "read_rows", "weigh_monomials", "mark_keys", "score_keys", "middle_of",
+    "add_values", "add_tail", "add_slots", "weigh_folded", "divide", "scale_free", "step",
 )  # fmt: skip

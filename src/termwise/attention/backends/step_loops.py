@@ -11,10 +11,10 @@ import math
 import numpy as np
 
 from termwise.attention.backends.block_loops import dot
+from termwise.attention.backends.tables import ROW_SUM, SCALE_FREE
+from termwise.attention.backends.vectors import add_weighted_rows
 from termwise.attention.normalizers import VANISHING
 from termwise.attention.safe import FADED
-
-SUMS, ROW_SUM, SCALE_FREE = 0, 1, 2  # what the loop does with its sums
 
 def monomials_of_row(x, offsets, out):
     """The same for one row x (d,) into out (F,). Views, not sums of indices: those might be negative, and are not vectorised."""
@@ -32,44 +32,15 @@ def monomials_of_row(x, offsets, out):
             size = size * (i + n) // (i + 1)
 
 
-def read_rows(phi, moments, out, part):
-    """out (R, e) += phi (R, F) @ moments (F, e), in one read of them for all R; `part` (e,) is written over.
+def read_rows(phi, moments, out):
+    """out (R, e) += phi (R, F) @ moments (F, e), in one read of them for all R. Moments of uint16 are the bits of bfloat16.
 
-    Sums of 64 rows first: thousands of terms one after another would lose digits.
+    Sums of 128 rows first: thousands of terms one after another would lose digits.
     """
-    rows, width = moments.shape
-    for first in range(0, rows, 64):
-        last = min(first + 64, rows)
-        whole = last - (last - first) % 4
+    for first in range(0, moments.shape[0], 128):
+        rows = slice(first, min(first + 128, moments.shape[0]))
         for r in range(phi.shape[0]):
-            part[:] = 0
-            for f in range(first, whole, 4):
-                held, four = moments[f : f + 4], phi[r, f : f + 4]
-                a, b, c, d = four[0], four[1], four[2], four[3]
-                for j in range(width):
-                    part[j] += (a * held[0, j] + b * held[1, j]) + (c * held[2, j] + d * held[3, j])
-            for f in range(whole, last):
-                add_row(part, phi[r, f], moments[f])
-            add_row(out[r], 1, part)
-
-
-def read_half_rows(phi, moments, out):
-    """The same from bfloat16 moments, given as their bits (uint16): the upper half of an fp32 number."""
-    rows, width = moments.shape
-    for first in range(0, rows, 32):
-        last = min(first + 32, rows)
-        for r in range(phi.shape[0]):
-            f, total = first, out[r]
-            while f + 2 <= last:
-                a, b = phi[r, f], phi[r, f + 1]
-                for j in range(width):
-                    upper = np.uint32(np.uint32(moments[f, j]) << np.uint32(16)).view(np.float32)
-                    lower = np.uint32(np.uint32(moments[f + 1, j]) << np.uint32(16)).view(np.float32)
-                    total[j] += a * upper + b * lower
-                f += 2
-            if f < last:
-                for j in range(width):
-                    total[j] += phi[r, f] * np.uint32(np.uint32(moments[f, j]) << np.uint32(16)).view(np.float32)
+            add_weighted_rows(phi[r, rows], moments[rows], out[r])
 
 
 def weigh_monomials(phi, multiplicities, gain, mass):
@@ -132,18 +103,25 @@ def middle_of(y, decay, marked, folded_total, folded_count, faint):
     return count, (total / count if count >= faint else 0.0)
 
 
-def add_tail(y, decay, marked, middle, coefficients, value, new_value, out):
+def add_values(weights, value, new_value, out):
+    """out += weights (L + 1,) of the buffered keys and the token itself times their values."""
+    length = weights.shape[0] - 1
+    add_weighted_rows(weights[:length], value[:length], out)
+    add_row(out, weights[length], new_value)
+
+
+def add_tail(y, decay, marked, middle, coefficients, value, new_value, weights, out):
     """out += sum of p(y - middle) decay v over the marked keys; the sum of the weights."""
-    mass, length = 0.0, y.shape[0] - 1
-    for s in range(length + 1):
-        if marked[s]:
-            weight = horner(coefficients, y[s] - middle) * decay[s]
-            mass += weight
-            add_row(out, weight, new_value if s == length else value[s])
+    mass = 0.0
+    for s in range(y.shape[0]):
+        weight = horner(coefficients, y[s] - middle) * decay[s] if marked[s] else 0.0
+        mass += weight
+        weights[s] = weight
+    add_values(weights, value, new_value, out)
     return mass
 
 
-def add_slots(y, log_decay, marked, middle, tail_count, tail_mass, faint, value, new_value, out):
+def add_slots(y, log_decay, marked, middle, tail_count, tail_mass, faint, value, new_value, weights, out):
     """Slots exp(x - M) beside the tail exp(m - M) p, M = max(largest slot score, m): (mass, decayed count, M)."""
     length, top = y.shape[0] - 1, -math.inf
     for s in range(length + 1):
@@ -158,10 +136,10 @@ def add_slots(y, log_decay, marked, middle, tail_count, tail_mass, faint, value,
         out[j] = out[j] * gain if reads_tail else 0
     mass = 0.0
     for s in range(length + 1):
-        if marked[s]:
-            weight = math.exp(y[s] - largest)
-            mass += weight
-            add_row(out, weight, new_value if s == length else value[s])
+        weight = math.exp(y[s] - largest) if marked[s] else 0.0
+        mass += weight
+        weights[s] = weight
+    add_values(weights, value, new_value, out)
     return mass + gain * tail_mass, mass + gain * tail_count, largest
 
 
@@ -234,7 +212,7 @@ def step(
     near, far = np.zeros(length + 1, dtype=np.bool_), np.zeros(length + 1, dtype=np.bool_)
     y, decay = np.empty(length + 1, dtype=np.float64), np.ones(length + 1, dtype=np.float64)
     phi = np.empty((group, offsets[-1] + widths[-1]), dtype=query.dtype)
-    scaled, part = np.empty(d, dtype=query.dtype), np.empty(weighted.shape[2], dtype=query.dtype)
+    scaled, weights = np.empty(d, dtype=query.dtype), np.empty(length + 1, dtype=query.dtype)
     faint = FADED * np.finfo(query.dtype).tiny
     marked = -1
     for n in range(start, stop):
@@ -260,7 +238,7 @@ def step(
                 score_keys(query[n, r], key[n], new_key[n], scales[0], far, y)
                 tail_count, mean = middle_of(y, decay, far, folded_total, held, faint)
                 middle = mean if is_centered else 0.0
-                tail_mass = add_tail(y, decay, far, middle, coefficients, value[n], new_value[n], out)
+                tail_mass = add_tail(y, decay, far, middle, coefficients, value[n], new_value[n], weights, out)
             if reads_folded:
                 tail_mass += weigh_folded(
                     scaled, mass[n], starts, offsets, widths, multiplicities, coefficients, binomials, offset - middle,
@@ -272,15 +250,15 @@ def step(
                 if starts[o] >= 0:
                     these, kept = phi[:, offsets[o] : offsets[o] + widths[o]], slice(starts[o], starts[o] + widths[o])
                     if half.shape[1] > 0:
-                        read_half_rows(these, half[n, kept], weighted[n])
+                        read_rows(these, half[n, kept], weighted[n])
                     else:
-                        read_rows(these, moments[n, kept], weighted[n], part)
+                        read_rows(these, moments[n, kept], weighted[n])
         for r in range(group):
             if window > 0:
                 score_keys(slot_query[n, r], slot_key[n], new_slot_key[n], scales[1], near, y)
                 out_mass[n, r], out_count[n, r], out_peak[n, r] = add_slots(
                     y, log_decay[n], near, out_peak[n, r], out_count[n, r], out_mass[n, r], faint, value[n], new_value[n],
-                    weighted[n, r],
+                    weights, weighted[n, r],
                 )  # fmt: skip
             if norm == ROW_SUM:
                 divide(weighted[n, r], out_mass[n, r], out_count[n, r])
