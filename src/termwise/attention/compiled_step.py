@@ -164,9 +164,10 @@ def _outputs(
     if spec.kernel.maps_keys:
         query, new_key = (_array(spec.kernel.map(torch.from_numpy(t))) for t in (query, new_key))
         key = _array(spec.kernel.map(state.key)).reshape(heads, -1, d)
+    decays = ready.undecayed if log_decay is None else _decays(state, token, log_decay, heads)
     arrays = (
         query, token.query, key, *ready.buffer, new_key, token.key, token.value, state.key.shape[2], _array(state.count),
-        *(ready.undecayed if log_decay is None else _decays(state, token, log_decay, heads)), *ready.folded, tables.starts, tables.offsets, tables.widths,
+        *decays, *ready.folded, tables.starts, tables.offsets, tables.widths,
         tables.multiplicities, tables.coefficients, tables.binomials, ready.scales, spec.local.window if spec.local else 0,
         spec.local.sinks if spec.local else 0, spec.has_tail and spec.kernel.is_centered, spec.has_tail, *norm,
         *_norm_parameters(given, state, token), given["output_final_state"], out.numpy(), *sums,

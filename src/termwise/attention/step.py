@@ -15,7 +15,6 @@ from termwise.attention.fused import step_fused
 from termwise.attention.safe import is_transformed
 from termwise.attention.state import AttentionState
 
-
 # What has to be looked at anew in every call.
 _LOOKED_AT = (
     "key_mask", "query_mask", "cu_seqlens", "row_counts", "input_gate", "output_gate", "log_decay", "chunk_size",

@@ -31,8 +31,10 @@ Times = list[float]
 
 
 @torch.no_grad()
-def measure(specs: Mapping[str, AttentionSpec], shape: Shape, length: int, repeats: int, seed: int) -> list[Row]:
-    """A row of the baseline and of every spec after `length` tokens."""
+def measure(
+    specs: Mapping[str, AttentionSpec], shape: Shape, length: int, repeats: int, seed: int, half_state: bool = False
+) -> list[Row]:
+    """A row of the baseline and of every spec after `length` tokens. `half_state`: states are read from a bfloat16 copy."""
     plain = plain_tensors(shape, length + STRETCH, seed)
     runs: dict[str, Callable[[], Times]] = {BASELINE: _baseline(plain, shape, length)}
     rows: dict[str, Row] = {}
@@ -40,6 +42,7 @@ def measure(specs: Mapping[str, AttentionSpec], shape: Shape, length: int, repea
         given = tensors(spec, shape, length + STRETCH, seed, plain)
         try:
             state = state_after(spec, given, length)
+            state = state.reading_half() if half_state else state
         except ValueError as error:
             rows[name] = Row(name, "decode", length, missing=str(error))
             continue
@@ -50,7 +53,7 @@ def measure(specs: Mapping[str, AttentionSpec], shape: Shape, length: int, repea
         if failed is None:
             runs[name] = _steps(spec, given, state, length, shape)
             if spec.is_constant_size:
-                runs[f"read {name}"] = reads(state.nbytes, shape)
+                runs[f"read {name}"] = reads(_bytes_read(state), shape)
     for run in runs.values():
         run()
     times = interleaved(runs, repeats)
@@ -109,6 +112,11 @@ def reads(num_bytes: int, shape: Shape) -> Callable[[], Times]:
     """Seconds of reading as many bytes once, as a sum."""
     held = torch.ones(max(1, num_bytes // 4), device=shape.device)
     return lambda: [seconds(held.sum, shape.device) for _ in range(READS)]
+
+
+def _bytes_read(state: AttentionState) -> int:
+    """What a step reads of a state: in place of the moments their copy, if there is one."""
+    return state.nbytes - (state.moments.nbytes if state.half is not None and state.moments is not None else 0)
 
 
 def _disagreement(spec: AttentionSpec, given: dict[str, Any], state: AttentionState, length: int) -> str | None:

@@ -37,6 +37,10 @@ Measures = Annotated[
         show_default=False,
     ),
 ]
+HalfState = Annotated[
+    bool,
+    typer.Option("--half-state", help="decode reads states from a bfloat16 copy; with --dtype bfloat16."),
+]
 Seed = Annotated[int, typer.Option(help="Seed of the inputs and of the weights of built models.")]
 Calibrate = Annotated[
     bool,

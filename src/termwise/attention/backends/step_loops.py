@@ -16,6 +16,7 @@ from termwise.attention.backends.vectors import add_weighted_rows
 from termwise.attention.normalizers import VANISHING
 from termwise.attention.safe import FADED
 
+
 def monomials_of_row(x, offsets, out):
     """The same for one row x (d,) into out (F,). Views, not sums of indices: those might be negative, and are not vectorised."""
     top, d = offsets.shape[0] - 1, x.shape[0]

@@ -5,8 +5,10 @@ Loaded together with the loops, since it needs numba.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
@@ -16,9 +18,7 @@ COLUMNS = ((4, 16), (2, 16), (1, 16), (1, 8), (1, 4), (1, 1))
 UNDER_WAY = 4  # sums that do not wait for each other: with fewer vectors of columns, several rows at a time
 
 
-@intrinsic
-def add_weighted_rows(typing, weights, rows, out):  # type: ignore[no-untyped-def]  # noqa: ARG001
-    """out (e,) += weights (F,) @ rows (F, e). Rows of uint16 are the bits of bfloat16, the upper half of an fp32 number."""
+def _typed(typing: Any, weights: Any, rows: Any, out: Any) -> tuple[Any, Any]:
     return types.void(weights, rows, out), _generate
 
 
@@ -37,8 +37,12 @@ def _generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any
     return context.get_dummy_value()
 
 
+# out (e,) += weights (F,) @ rows (F, e). Rows of uint16 are the bits of bfloat16, the upper half of an fp32 number.
+add_weighted_rows: Any = intrinsic(_typed)
+
+
 def _whole(value: int) -> Any:
-    return ir.Constant(ir.IntType(types.intp.bitwidth), value)
+    return ir.Constant(ir.IntType(8 * np.dtype(np.intp).itemsize), value)
 
 
 class _Code:
@@ -53,7 +57,7 @@ class _Code:
         """`count` vectors of columns from `column` on, all rows."""
         builder, at_a_time = self._builder, UNDER_WAY // count
         totals = [[cgutils.alloca_once(builder, self._vector) for _ in range(count)] for _ in range(at_a_time)]
-        for total in sum(totals, []):
+        for total in itertools.chain.from_iterable(totals):
             builder.store(ir.Constant(self._vector, None), total)
         whole = builder.sub(length, builder.srem(length, _whole(at_a_time)))
         with cgutils.for_range_slice(builder, _whole(0), whole, _whole(at_a_time), inc=True) as (first, _):
@@ -84,7 +88,8 @@ class _Code:
         if isinstance(array.type.pointee, ir.IntType):
             whole = ir.VectorType(ir.IntType(32), self._lanes)
             upper = self._builder.shl(self._builder.zext(found, whole), ir.Constant(whole, [16] * self._lanes))
-            return self._builder.bitcast(upper, self._vector)
+            found = self._builder.bitcast(upper, ir.VectorType(ir.FloatType(), self._lanes))
+            return found if found.type == self._vector else self._builder.fpext(found, self._vector)
         return found
 
     def _everywhere(self, number: Any) -> Any:
