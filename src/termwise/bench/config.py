@@ -35,6 +35,7 @@ class BenchConfig(Configuration):
     threads: int = pydantic.Field(1, ge=1, le=1024)
     repeats: int = pydantic.Field(5, ge=2, le=1000)
     half_state: bool = False
+    clock: Literal["wall", "cpu"] = "wall"
     seed: int = pydantic.Field(0, ge=0, lt=2**32)
     device: str = pydantic.Field("cpu", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")
 
@@ -54,6 +55,13 @@ class BenchConfig(Configuration):
         if self.heads % self.kv_heads:
             raise ValueError(
                 f"--heads {self.heads} over --kv-heads {self.kv_heads}: the kv heads must divide the heads"
+            )
+        if self.clock == "cpu" and (
+            self.device != "cpu" or self.threads > 1 or set(self.measures) & set(MODEL_MEASURES)
+        ):
+            raise ValueError(
+                f"--clock cpu with --device {self.device}, --threads {self.threads}, --measures {','.join(self.measures) or 'as usual'}: "
+                "the time of one thread tells what attention takes on a CPU; use --clock wall for models, threads and other devices"
             )
         if self.half_state and self.dtype != "bfloat16":
             raise ValueError(

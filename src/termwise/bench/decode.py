@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -20,7 +19,7 @@ from termwise.bench.estimate import STRETCH
 from termwise.bench.inputs import Shape, form_of, piece, plain_tensors, tensors
 from termwise.bench.prefill import state_figures
 from termwise.bench.rows import Figure, Row
-from termwise.bench.timing import Spread, interleaved, seconds, synchronize
+from termwise.bench.timing import CLOCKS, Spread, interleaved, seconds, synchronize
 
 # Of the consecutive tokens of a sample. Two folds of 64 lie inside, so their mean is what a token costs in the long run.
 CHECKED = (0, 62, 63, 64, 65, 127)
@@ -85,14 +84,14 @@ def _steps(
     tokens = [piece(given, start + i, start + i + 1) for i in range(STRETCH)]
 
     def run() -> Times:
-        now, clock = state, []
+        last, clock, now = state, [], CLOCKS[shape.clock]
         for token in tokens:
-            started = time.perf_counter()
-            _, after = attend(**token, spec=spec, initial_state=now, output_final_state=True)
+            started = now()
+            _, after = attend(**token, spec=spec, initial_state=last, output_final_state=True)
             synchronize(shape.device)
-            clock.append(time.perf_counter() - started)
+            clock.append(now() - started)
             assert after is not None
-            now = after
+            last = after
         return clock
 
     return run
@@ -103,7 +102,7 @@ def _baseline(plain: dict[str, Tensor], shape: Shape, start: int) -> Callable[[]
     attention.fill(plain["key"], plain["value"], 0)
     tokens = [piece(plain, start + i, start + i + 1) for i in range(STRETCH)]
     return lambda: [
-        seconds(lambda place=start + i, token=token: attention.step(**token, start=place), shape.device)  # type: ignore[misc]
+        seconds(lambda place=start + i, token=token: attention.step(**token, start=place), shape)  # type: ignore[misc]
         for i, token in enumerate(tokens)
     ]
 
@@ -111,7 +110,7 @@ def _baseline(plain: dict[str, Tensor], shape: Shape, start: int) -> Callable[[]
 def reads(num_bytes: int, shape: Shape) -> Callable[[], Times]:
     """Seconds of reading as many bytes once, as a sum."""
     held = torch.ones(max(1, num_bytes // 4), device=shape.device)
-    return lambda: [seconds(held.sum, shape.device) for _ in range(READS)]
+    return lambda: [seconds(held.sum, shape) for _ in range(READS)]
 
 
 def _bytes_read(state: AttentionState) -> int:
