@@ -6,6 +6,9 @@ the options declare it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -49,6 +52,7 @@ class Attention(nn.Module):
         self.options = options
         self.head_dim = config.head_dim
         self.row_counts: RowCounts | None = None
+        self.attend_by: Callable[..., Any] | None = None  # in place of `attend`, while a model is measured
         width, heads, kv_heads, d = (
             config.hidden_size,
             config.num_attention_heads,
@@ -107,7 +111,7 @@ class Attention(nn.Module):
         spec = self.spec
         # Padding stands behind the real tokens, so causality hides it; only a state or a count must know of it.
         mask = layout.key_mask if cache is not None or self.row_counts is not None else None
-        out, state = attend(
+        out, state = (self.attend_by or attend)(
             query, key, value, spec,
             key_mask=mask,
             cu_seqlens=layout.cu_seqlens,

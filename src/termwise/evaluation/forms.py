@@ -1,0 +1,305 @@
+"""Checks of one sequence: the forms of attention, prefill splits, states that are saved, branched and rolled back."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from termwise.attention.forms import attend
+from termwise.attention.reference import reference_rows
+from termwise.attention.state import AttentionState
+from termwise.evaluation.exam import FORK, Exam, forced, random_pieces, specs_of
+from termwise.evaluation.judging import PROMISED, Outcome, bits
+from termwise.evaluation.tracing import Errors, Parts, joined, rows
+
+OPTIONS = ("scale", "key_mask", "input_gate", "output_gate", "log_decay", "parameters")
+TAIL = 6  # tokens after a rollback
+
+
+def definition(exam: Exam) -> Outcome:
+    """Single rows of every attention by the definition (a loop over keys, float64), on what the parallel form was given."""
+    wanted = _telling_rows(exam)
+    worst: dict[tuple[int, int], float] = {}
+
+    def by(layer: int) -> Any:
+        def run(query: Tensor, key: Tensor, value: Tensor, spec: Any, **given: Any) -> Any:
+            out, state = attend(query, key, value, spec, **given, form="parallel")
+            options = {name: given[name] for name in OPTIONS if given.get(name) is not None}
+            exact = reference_rows(query, key, value, spec, wanted, **options)
+            for place, row in enumerate(wanted):
+                size = exact[:, place].norm().clamp(min=1e-300)
+                error = float((out[:, row].double() - exact[:, place]).norm() / size)
+                worst[layer, row] = max(worst.get((layer, row), 0.0), error)
+            return out, state
+
+        return run
+
+    with torch.no_grad(), exam.model.attending(by):
+        exam.model(exam.ids(0), use_cache=False)
+    (layer, row), value = max(worst.items(), key=lambda item: item[1])
+    limit = PROMISED[torch.float64]
+    where = {"layer": layer, "position": row}
+    method = f"{len(wanted)} rows of every layer"
+    if value <= limit:
+        return Outcome(value, limit, where=where, method=method)
+    first = min(key for key, error in worst.items() if not error <= limit)
+    reason = (
+        f"the parallel form differs from the definition: first in layer {first[0]}, at position {first[1]} "
+        f"({worst[first]:.2g}, allowed is {limit:.2g})"
+    )
+    return Outcome(value, limit, "failed", reason, where={"layer": first[0], "position": first[1]})
+
+
+def _telling_rows(exam: Exam) -> list[int]:
+    """The ends, the borders of windows and folds, and three between."""
+    fold, length = exam.sizes.first_fold, exam.sizes.main
+    near = {fold - 127 + step for step in (-1, 0, 1)}
+    wanted = {0, 1, 63, 64, 65, 127, 128, fold - 1, fold, fold + 64, length - 1} | near
+    return sorted({row for row in wanted if 0 <= row < length} | set(exam.chance("rows").sample(range(length), 3)))
+
+
+def plain(exam: Exam) -> Outcome:
+    """The parallel form itself in this precision."""
+    return exam.judge(exam.errors(exam.parallel(0), 0), "the parallel form")
+
+
+def full(exam: Exam) -> Outcome:
+    """A full forward pass in the form that `auto` takes, without a state."""
+    return exam.judge(exam.errors(rows(exam.traced(exam.ids(0), use_cache=False), 0), 0), "a full forward pass")
+
+
+def chunked(exam: Exam) -> Outcome:
+    """In chunks of the usual size, of 64, and of another."""
+    if not any(spec.is_constant_size for spec in specs_of(exam.model.config)):
+        return Outcome(None, status="excluded", reason="no layer has a state of constant size, so none runs in chunks")
+    found = []
+    for size in (None, 64, exam.chance("chunks").randint(5, 61)):
+        with exam.model.attending(forced("chunked", size)):
+            found.append(exam.errors(rows(exam.traced(exam.ids(0), use_cache=False), 0), 0))
+    return exam.judge(Errors.join(found), "the chunked form")
+
+
+def recurrent(exam: Exam) -> Outcome:
+    """Token by token inside one forward pass."""
+    with exam.model.attending(forced("recurrent")):
+        parts = rows(exam.traced(exam.ids(0), use_cache=False), 0)
+    return exam.judge(exam.errors(parts, 0), "the recurrent form")
+
+
+def token_by_token(exam: Exam) -> Outcome:
+    """Every token a call, from an empty cache."""
+    return exam.judge(_token_by_token(exam), "decoding token by token")
+
+
+def beyond_256(exam: Exam) -> Outcome:
+    """The same, positions above 256 alone: bfloat16 counts no further."""
+    errors = _token_by_token(exam)
+    return exam.judge(errors.only(errors.position > 256), "decoding beyond position 256")
+
+
+def _token_by_token(exam: Exam) -> Errors:
+    if exam.single is None:
+        exam.single = exam.new_cache()
+        exam.single_rows = rows(exam.traced.in_pieces(exam.ids(0), [1] * exam.sizes.main, exam.single), 0)
+    return exam.errors(exam.single_rows, 0)
+
+
+def split_at(size: int) -> Any:
+    """A prefill of `size`, two single tokens, the rest in pieces."""
+
+    def check(exam: Exam) -> Outcome:
+        pieces = _pieces(exam, size, f"split {size}")
+        return exam.judge(_split(exam, pieces), f"a prefill of {size}, then pieces")
+
+    return check
+
+
+def random_splits(exam: Exam) -> Outcome:
+    """Three random ways to hand the sequence over."""
+    chance = exam.chance("splits")
+    found = [_split(exam, random_pieces(chance, exam.sizes.main, most)) for most in (9, 70, 200)]
+    return exam.judge(Errors.join(found), "a prefill in random pieces")
+
+
+def _pieces(exam: Exam, size: int, name: str) -> list[int]:
+    return [size, 1, 1, *random_pieces(exam.chance(name), exam.sizes.main - size - 2, 70)]
+
+
+def _split(exam: Exam, pieces: list[int]) -> Errors:
+    return exam.errors(rows(exam.traced.in_pieces(exam.ids(0), pieces, exam.new_cache()), 0), 0)
+
+
+def rolled_back(exam: Exam) -> Outcome:
+    """Other tokens taken back again, before and after folds, by a number and by the length to keep; then the right ones."""
+    chance, fold = exam.chance("crop"), exam.sizes.first_fold
+    cache, start, found = exam.new_cache(), 0, []
+    for place in (30, fold - 1, fold, fold + 1, fold + 65):
+        exam.traced(exam.ids(0, start, place), cache=cache)
+        start = place
+        for count in (1, min(chance.randint(2, 63), place), 64):
+            branch = cache.copy()
+            wrong = exam.garbage[place : place + count][None].to(exam.model.device)
+            exam.traced.in_pieces(wrong, [count] if count % 2 else [1, count - 1], branch)
+            branch.crop(-count if count != 1 else place)
+            found.append(exam.errors(_after(exam, 0, place, branch), 0, place))
+    return exam.judge(Errors.join(found), "a sequence rolled back")
+
+
+def _after(exam: Exam, index: int, place: int, cache: Any) -> Parts:
+    """The next rows of a sequence, in steps and in a piece."""
+    ids = exam.ids(index, place, place + TAIL)
+    return rows(exam.traced.in_pieces(ids, [1, 1, ids.shape[1] - 2], cache), 0)
+
+
+def branches(exam: Exam) -> Outcome:
+    """Two continuations of one cache, in turn, and then the cache itself."""
+    prefix = exam.sizes.prefixes[0]
+    cache = exam.new_cache()
+    exam.traced(exam.ids(1, 0, prefix), cache=cache)
+    twins = {1: cache.copy(), FORK: cache.copy()}
+    pieces: dict[int, list[Parts]] = {1: [], FORK: []}
+    for step in range(20):
+        for index, branch in twins.items():
+            place = prefix + step
+            pieces[index].append(exam.traced(exam.ids(index, place, place + 1), cache=branch))
+    found = [exam.errors(rows(joined(parts), 0), index, prefix) for index, parts in pieces.items()]
+    found.append(exam.errors(_after(exam, 1, prefix, cache), 1, prefix))
+    return exam.judge(Errors.join(found), "one of two branches of a cache")
+
+
+def saved(exam: Exam) -> Outcome:
+    """Every layer's states written to files and read again."""
+    place = exam.sizes.first_fold + 5
+    cache = exam.new_cache()
+    exam.traced(exam.ids(0, 0, place), cache=cache)
+    with tempfile.TemporaryDirectory() as folder:
+        for number, layer in enumerate(cache.layers):
+            loaded = []
+            for part, state in enumerate(layer.states):
+                path = Path(folder) / f"{number}-{part}.safetensors"
+                state.save(path)
+                loaded.append(AttentionState.load(path, device=exam.model.device))
+            layer.hold(loaded)
+    return exam.judge(exam.errors(_after(exam, 0, place, cache), 0, place), "states saved and loaded")
+
+
+def same_states(exam: Exam) -> Outcome:
+    """The states after one prefill and after single tokens: every tensor of every layer."""
+    _token_by_token(exam)
+    cache = exam.new_cache()
+    exam.traced(exam.ids(0), cache=cache)
+    limit = PROMISED.get(exam.dtype)
+    worst, place = 0.0, (0, "")
+    for number, (one, other) in enumerate(zip(cache.layers, exam.single.layers, strict=True)):
+        for state, twin in zip(one.states, other.states, strict=True):
+            for name, error in _apart(state, twin).items():
+                if error > worst:
+                    worst, place = error, (number, name)
+    if limit is None:
+        return Outcome(None, status="not_measured", reason="bfloat16 inputs differ by rounding; see the twin's states")
+    attentions = place[0] + 1
+    where = {"layer": place[0]}
+    if worst <= limit * attentions:
+        return Outcome(worst, limit * attentions, where=where)
+    reason = (
+        f"the state after one prefill differs from the state after single tokens: {place[1]} of layer {place[0]} by {worst:.2g}, "
+        f"allowed is {limit * attentions:.2g}"
+    )
+    return Outcome(worst, limit * attentions, "failed", reason, where=where)
+
+
+def _apart(state: AttentionState, twin: AttentionState) -> dict[str, float]:
+    """Relative distance of each tensor, infinite where shapes differ."""
+    found = {}
+    for name, tensor in state.tensors.items():
+        other = twin.tensors.get(name)
+        if other is None or other.shape != tensor.shape:
+            found[name] = float("inf")
+            continue
+        one, two = tensor.double(), other.double()
+        same = (one == two) | (one.isnan() & two.isnan())
+        difference = torch.where(same, torch.zeros_like(one), one - two)
+        found[name] = float(difference.norm() / two[two.isfinite()].norm().clamp(min=1e-300)) if one.numel() else 0.0
+    return found
+
+
+def wide_sums(exam: Exam) -> Outcome:
+    """The tensors of every state are float32 or wider."""
+    cache = exam.new_cache()
+    exam.traced(exam.ids(0), cache=cache)
+    narrow = [
+        f"{name} of layer {number} is {tensor.dtype}"
+        for number, layer in enumerate(cache.layers)
+        for state in layer.states
+        for name, tensor in state.tensors.items()
+        if tensor.is_floating_point() and torch.finfo(tensor.dtype).bits < 32
+    ]
+    counted: dict[str, Any] = {"metric": "narrow_tensors", "unit": "tensors"}
+    if narrow:
+        return Outcome(len(narrow), 0, "failed", f"sums are kept below float32: {narrow[0]}", **counted)
+    return Outcome(0, 0, **counted)
+
+
+def causal(exam: Exam) -> Outcome:
+    """Another token at one place leaves every earlier row of every layer bit for bit, without a cache, with one, in a piece after one."""
+    length = exam.sizes.main
+    places = sorted({1, 63, 64, exam.sizes.first_fold + 1, length - 1})
+    ways = {"without a cache": (0, False), "with a cache": (0, True), "after a prefill": (60, True)}
+    for name, (start, has_cache) in ways.items():
+        before = _piece(exam, exam.ids(0), start, has_cache)
+        for place in (p for p in places if p > start):
+            changed = exam.ids(0).clone()
+            changed[0, place] = (changed[0, place] + 1) % exam.model.config.vocab_size
+            after = _piece(exam, changed, start, has_cache)
+            for part, (one, two) in enumerate(zip(before, after, strict=True)):
+                leaked = bits(one[: place - start], two[: place - start])
+                if bool(leaked.any()):
+                    return _leak(exam, name, place, part, start + int(leaked.nonzero()[0]), int(leaked.sum()))
+            if not bool(bits(before[-1][place - start :], after[-1][place - start :]).any()):
+                reason = f"another token at position {place} changes nothing, {name}: this check has no power here"
+                return Outcome(None, status="not_measured", reason=reason)
+    return Outcome(0, 0, metric="rows_changed", unit="rows", method=f"{len(places)} places, 3 ways, every layer")
+
+
+def _leak(exam: Exam, name: str, place: int, part: int, row: int, count: int) -> Outcome:
+    layer = f"layer {part}" if part < exam.layers else "the logits"
+    reason = f"the model sees the future, {name}: another token at position {place} changes position {row} in {layer}"
+    where = {"layer": part if part < exam.layers else "logits", "position": row}
+    return Outcome(count, 0, "failed", reason, metric="rows_changed", unit="rows", where=where)
+
+
+def _piece(exam: Exam, ids: Tensor, start: int, has_cache: bool) -> Parts:
+    if not has_cache:
+        return rows(exam.traced(ids, use_cache=False), 0)
+    cache = exam.new_cache()
+    if start:
+        exam.traced(ids[:, :start], cache=cache)
+    return rows(exam.traced(ids[:, start:], cache=cache), 0)
+
+
+def sensitivity(exam: Exam) -> Outcome:
+    """How much a text that begins one token later changes the layer that it changes least."""
+    exam.model.to(torch.float64)
+    with contextlib.ExitStack() as after:
+        after.callback(exam.model.to, exam.dtype)
+        with exam.model.attending(forced("parallel")):
+            shifted = rows(exam.traced(exam.ids(0)[:, 1:], use_cache=False), 0)
+    later = [part[1:] for part in exam.exact(0)]
+    found = Errors.of(shifted, later, 0, torch.arange(len(later[-1])))
+    change = found.values.square().mean(dim=0).sqrt()
+    least = int(change.argmin())
+    limit = float(exam.tolerances(found)[least])
+    where = {"layer": least if least < exam.layers else "logits"}
+    told: dict[str, Any] = {"metric": "change_by_one_token", "where": where, "method": "float64, least over layers"}
+    if float(change[least]) < 10 * limit:
+        reason = (
+            f"a text that begins one token later changes layer {where['layer']} by {float(change[least]):.2g} only, "
+            f"less than ten times what is allowed there ({limit:.2g}): a mistake of one token could pass in it"
+        )
+        return Outcome(None, status="not_measured", reason=reason, **told)
+    return Outcome(float(change[least]), limit, **told)

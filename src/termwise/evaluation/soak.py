@@ -1,0 +1,280 @@
+"""A long text streamed through a cache: every attention beside its float64 twin, bytes, bad rows, time of a step.
+
+The twin reads the very queries, keys and values that the layer was given, so that what it says is the error of this layer's
+attention and state alone, however long ago it was made.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from termwise.attention.cost import cost
+from termwise.attention.forms import attend
+from termwise.attention.rows import RowCounts
+from termwise.attention.state import FOLD, AttentionState
+from termwise.evaluation.exam import specs_of
+from termwise.evaluation.judging import PROMISED, Outcome
+
+PIECE = 512
+STEPS = 16  # timed single tokens at the start and at the end
+PARTS = 8  # of the stream, for the drift over it
+SUMS = ("moments", "mass", "decayed_count", "key", "value")
+
+
+@dataclass
+class Twin:
+    """Every attention of a model in float64, call by call. Errors are squared relative ones, summed over rows."""
+
+    rows: list[RowCounts]
+    states: dict[tuple[int, int], AttentionState] = field(default_factory=dict)
+    sums: dict[int, list[float]] = field(default_factory=dict)  # layer: squared errors, squared rounding, rows
+    calls: list[int] = field(default_factory=list)
+    apart: dict[int, tuple[float, str]] = field(default_factory=dict)  # layer: worst distance of a state's sums
+
+    @classmethod
+    def of(cls, num_layers: int) -> Twin:
+        """A twin that has seen nothing."""
+        return cls([RowCounts() for _ in range(num_layers)])
+
+    def begin(self) -> None:
+        """A new call of the model."""
+        self.calls = [0] * len(self.rows)
+
+    def by(self, layer: int) -> Callable[..., Any]:
+        """For `model.attending`."""
+
+        def run(query: Tensor, key: Tensor, value: Tensor, spec: Any, **given: Any) -> Any:
+            out, state = attend(query, key, value, spec, **given)
+            number = self.calls[layer]
+            self.calls[layer] += 1
+            wide = _wide(given) | {"initial_state": self.states.get((layer, number)), "row_counts": self.rows[layer]}
+            exact, twin = attend(query.double(), key.double(), value.double(), spec, **wide)
+            assert twin is not None
+            self.states[layer, number] = twin
+            self._add(layer, out, exact)
+            self._compare_states(layer, state, twin)
+            return out, state
+
+        return run
+
+    def _add(self, layer: int, out: Tensor, exact: Tensor) -> None:
+        size = exact.norm(dim=-1)
+        size = size.maximum(size.median()).clamp(min=1e-300)
+        kept = self.sums.setdefault(layer, [0.0, 0.0, 0.0])
+        rounded = exact.to(out.dtype).double()
+        for place, error in enumerate((out.double() - exact, rounded - exact)):
+            kept[place] += float((error.norm(dim=-1) / size).square().sum())
+        kept[2] += size.numel()
+
+    def _compare_states(self, layer: int, state: AttentionState | None, twin: AttentionState) -> None:
+        if state is None or state.key.shape != twin.key.shape:
+            self.apart[layer] = (float("inf"), "the exact buffer")
+            return
+        for name in SUMS:
+            one, two = getattr(state, name), getattr(twin, name)
+            if one is None or not one.numel():
+                continue
+            distance = float((one.double() - two).norm() / two.norm().clamp(min=1e-300))
+            distance = distance if distance == distance else float("inf")
+            if distance > self.apart.get(layer, (0.0, ""))[0]:
+                self.apart[layer] = (distance, name)
+
+    def take(self) -> dict[int, tuple[float, float]]:
+        """Of each layer since the last call of this: error, and the error of rounding the exact output once."""
+        found = {layer: ((a / n) ** 0.5, (b / n) ** 0.5) for layer, (a, b, n) in self.sums.items()}
+        self.sums = {}
+        return found
+
+
+def _wide(given: dict[str, Any]) -> dict[str, Any]:
+    def widen(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: widen(held) for name, held in value.items()}
+        return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+
+    return {name: value if name == "initial_state" else widen(value) for name, value in given.items()}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of the stream: where it ends, errors by layer, bytes of the cache."""
+
+    stop: int
+    errors: dict[int, tuple[float, float]]
+    nbytes: int
+    formula: int
+
+
+@dataclass(frozen=True)
+class Stream:
+    """What was seen on the way."""
+
+    parts: list[Part]
+    apart: dict[int, tuple[float, str]]
+    rows: list[RowCounts]
+    first_step: float
+    last_step: float
+    not_finite: int | None
+    is_constant: bool
+    has_exact_formula: bool
+    may_be_negative: bool
+    dtype: torch.dtype
+
+
+@torch.no_grad()
+def stream(model: Any, text: Tensor, length: int, tick: Callable[[int], None]) -> Stream:
+    """`length` tokens, in pieces of 512 and single tokens between; `tick` is told how many are done."""
+    cache, twin = model.model.new_cache(), Twin.of(model.config.num_hidden_layers)
+    parts: list[Part] = []
+    not_finite: int | None = None
+    clock: dict[int, list[float]] = {}
+    done = 0
+    stops = [round(length * (i + 1) / PARTS) // FOLD * FOLD for i in range(PARTS)]
+    with model.attending(twin.by):
+        for size in _pieces(length, stops):
+            twin.begin()
+            logits = model(text[done : done + size][None], cache=cache, logits_to_keep=1).logits
+            if not_finite is None and not bool(logits.isfinite().all()):
+                not_finite = done + size - 1
+            done += size
+            tick(done)
+            if done in stops:
+                parts.append(Part(done, twin.take(), cache.nbytes, _formula(model, cache, done)))
+            if done in (stops[0], stops[-1]):
+                clock[done] = _timed(model, text, cache, done)
+    specs = specs_of(model.config)
+    return Stream(
+        parts, twin.apart, twin.rows, *(statistics.median(clock[stop]) for stop in (stops[0], stops[-1])), not_finite,
+        all(spec.is_constant_size for spec in specs),
+        not any(layer.past for layer in cache.layers),
+        any(getattr(spec.kernel, "allow_negative", False) for spec in specs),
+        next(model.parameters()).dtype,
+    )  # fmt: skip
+
+
+def _pieces(length: int, stops: list[int]) -> Iterator[int]:
+    """Pieces with a few single tokens after each, that end at the stops."""
+    done = 0
+    for stop in stops:
+        while done < stop:
+            size = min(PIECE, stop - done)
+            for one in (size - 3, 1, 1, 1) if size > 8 else (size,):
+                yield one
+            done += size
+
+
+def _timed(model: Any, text: Tensor, cache: Any, start: int) -> list[float]:
+    """Seconds of single tokens on a branch, the model alone."""
+    branch, times = cache.copy(), []
+    watched = [layer.self_attn.attend_by for layer in model.model.layers]
+    for layer in model.model.layers:
+        layer.self_attn.attend_by = None
+    for i in range(STEPS):
+        place = (start + i) % len(text)
+        began = time.perf_counter()
+        model(text[place : place + 1][None], cache=branch)
+        times.append(time.perf_counter() - began)
+    for layer, by in zip(model.model.layers, watched, strict=True):
+        layer.self_attn.attend_by = by
+    return times
+
+
+def _formula(model: Any, cache: Any, length: int) -> int:
+    """Bytes that the states of all layers should have."""
+    width = model.config.head_dim
+    return sum(
+        cost(state.spec, width, width, length, kv_heads=state.key.shape[1]).state_bytes
+        for layer in cache.layers
+        for state in layer.states
+    )
+
+
+def drift(seen: Stream) -> Outcome:
+    """The worst layer in the last part, beside its twin; the promise for one attention."""
+    last = seen.parts[-1].errors
+    limits = {layer: _limit(seen.dtype, rounding) for layer, (_, rounding) in last.items()}
+    layer = max(last, key=lambda one: last[one][0] / limits[one])
+    where: dict[str, Any] = {"layer": layer, "position": seen.parts[-1].stop - 1}
+    bad = [
+        (part.stop, one, error, _limit(seen.dtype, rounding))
+        for part in seen.parts
+        for one, (error, rounding) in part.errors.items()
+        if not error <= _limit(seen.dtype, rounding)
+    ]
+    if not bad:
+        return Outcome(last[layer][0], limits[layer], where=where)
+    stop, one, error, limit = bad[0]
+    reason = (
+        f"the stream differs from its float64 twin: layer {one} by {error:.2g} in the part that ends at token {stop:,}, allowed is "
+        f"{limit:.2g} ({last[layer][0]:.2g} in the last part)"
+    )
+    return Outcome(error, limit, "failed", reason, where={"layer": one, "position": stop - 1})
+
+
+def _limit(dtype: torch.dtype, rounding: float) -> float:
+    return PROMISED.get(dtype, 2 * rounding)
+
+
+def states(seen: Stream) -> Outcome:
+    """The sums of every state against the twin's: kept in float32, whatever the inputs are."""
+    limit = PROMISED[torch.float32]
+    layer, (value, name) = max(seen.apart.items(), key=lambda item: item[1][0])
+    where = {"layer": layer}
+    if value <= limit:
+        return Outcome(value, limit, where=where, method=name)
+    reason = f"{name} of layer {layer} differs from the float64 twin by {value:.2g} at some time, allowed is {limit:.2g}"
+    return Outcome(None if value == float("inf") else value, limit, "failed", reason, where=where)
+
+
+def memory(seen: Stream) -> Outcome:
+    """Live bytes: the same at every stop where no head is exact, and as the formula says."""
+    sizes = [part.nbytes for part in seen.parts]
+    told: dict[str, Any] = {"metric": "live_bytes", "unit": "B"}
+    if not seen.is_constant:
+        reason = f"some heads are exact, so their cache grows: {sizes[0]:,} B after {seen.parts[0].stop:,} tokens, {sizes[-1]:,} B at the end"
+        return Outcome(None, status="excluded", reason=reason, **told)
+    if len(set(sizes[1:])) > 1:
+        reason = f"no head is exact, yet the cache grows from {sizes[1]:,} B after {seen.parts[1].stop:,} tokens to {sizes[-1]:,} B"
+        return Outcome(sizes[-1], sizes[1], "failed", reason, **told)
+    formula = seen.parts[-1].formula
+    if seen.has_exact_formula and formula != sizes[-1]:
+        reason = f"the cache has {sizes[-1]:,} B, the formula says {formula:,} B"
+        return Outcome(sizes[-1], formula, "failed", reason, **told)
+    method = "as the formula says" if seen.has_exact_formula else "convolutions included, which no formula covers"
+    return Outcome(sizes[-1], formula, method=method, **told)
+
+
+def bad_rows(seen: Stream) -> Outcome:
+    """Row sums that vanish or turn negative, and logits that are not finite."""
+    told: dict[str, Any] = {"metric": "bad_rows", "unit": "rows"}
+    total = sum(int(one.rows.sum()) for one in seen.rows)
+    counts = {
+        kind: [int(getattr(one, kind).sum()) for one in seen.rows] for kind in ("vanishing", "negative")
+    }
+    if seen.not_finite is not None:
+        reason = f"the logits are not finite at token {seen.not_finite:,}"
+        return Outcome(None, 0, "failed", reason, where={"position": seen.not_finite}, **told)
+    number = sum(map(sum, counts.values()))
+    method = f"of {total:,} rows, vanishing and negative"
+    if number == 0:
+        return Outcome(0, 0, method=method, **told)
+    worst = {kind: max(range(len(held)), key=held.__getitem__) for kind, held in counts.items()}
+    said = ", ".join(f"{sum(held):,} {kind} (most in layer {worst[kind]})" for kind, held in counts.items() if sum(held))
+    reason = f"{said} of {total:,} row sums"
+    if seen.may_be_negative:
+        return Outcome(None, 0, "excluded", f"{reason}; a kernel of this model is allowed to be negative", **told)
+    return Outcome(number, 0, "failed", reason, **told)
+
+
+def step_time(seen: Stream) -> Outcome:
+    """A step at the end over a step after the first part: reported, not judged."""
+    told: dict[str, Any] = {"metric": "step_time_ratio", "unit": "1"}
+    method = f"median of {STEPS} steps: {seen.first_step * 1e3:.3g} ms at first, {seen.last_step * 1e3:.3g} ms at last"
+    return Outcome(seen.last_step / seen.first_step, method=method, **told)
