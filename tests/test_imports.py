@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[1] / "src" / "termwise"
 LEVELS = (
     ("__main__",),
     ("cli",),
+    ("commands",),
     ("report", "study", "conversion", "bench"),
     ("analysis", "evaluation", "training"),
     ("models",),

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from tests.study.micro_study import write_text
 
-from termwise import cli
+from termwise.commands.shared import show
 from termwise.results import RunFolder
 from termwise.study.evaluate import EvaluateConfig, evaluate_models
 from termwise.study.grid import StudyConfig
@@ -106,7 +106,7 @@ def test_a_dry_run_speaks_to_people(capsys):
         "epochs": 5.81818,
         "seconds": 487.8,
     }
-    cli._print(cost | {"left_out": None}, as_json=False)
+    show(cost | {"left_out": None}, as_json=False)
     assert capsys.readouterr().out.splitlines() == [
         "variants: softmax, taylor:0..2", "state bytes: softmax 34,112", "epochs: 5.82", "seconds: 8 min 8 s", "left out: none",
     ]  # fmt: skip

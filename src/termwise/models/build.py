@@ -61,7 +61,7 @@ def load(path: str | Path) -> tuple[TermwiseForCausalLM, Any | None]:
         if names := sorted(map(str, info[kind])):
             some = ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
             raise ValueError(f"{folder}: weights do not fit config.json: {len(names)} {kind.replace('_', ' ')}: {some}")
-    return model, _tokenizer(folder)
+    return model, folder_tokenizer(folder)
 
 
 def _check_folder(folder: Path) -> None:
@@ -87,13 +87,14 @@ def _check_folder(folder: Path) -> None:
             raise ValueError(f"{weights} is damaged or cut short ({error}); copy or save the model again") from None
 
 
-def _tokenizer(folder: Path) -> Any | None:
+def folder_tokenizer(folder: Path) -> Any | None:
+    """The tokenizer of a model folder; None where it has none. ValueError for one that cannot be read."""
     if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
         return None
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # a broken tokenizer.json gives KeyError, TypeError or a bare Exception of the Rust side
         told = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise ValueError(

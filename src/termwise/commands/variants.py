@@ -1,0 +1,50 @@
+"""`termwise variants`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from termwise.commands.shared import Json, show
+
+
+def variants(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="A name, a short name, or a spec.json file.", show_default=False),
+    ] = None,
+    plot: Annotated[
+        bool, typer.Option("--plot", help="Draw what each order does to a sentence, with a trained model.")
+    ] = False,
+    sentence: Annotated[
+        str, typer.Option(help="The sentence for --plot.")
+    ] = "In the beginning was the word, and the word was with",
+    model: Annotated[
+        str | None, typer.Option(help="The model for --plot. [default: of the last study]", show_default=False)
+    ] = None,
+    layer: Annotated[
+        int | None, typer.Option(help="The layer for --plot. [default: the most telling head]", show_default=False)
+    ] = None,
+    head: Annotated[int | None, typer.Option(help="The head for --plot.", show_default=False)] = None,
+    length: Annotated[int, typer.Option(min=1, help="Context length for the sizes of states.")] = 8192,
+    width: Annotated[int, typer.Option(min=1, help="Width of keys and values of one head for the sizes.")] = 64,
+    out: Annotated[Path, typer.Option(help="The page that --plot writes.")] = Path("termwise-runs/sentence.html"),
+    as_json: Json = False,
+) -> None:
+    """List the variants, or explain one: formula, state and cost, equal names, parts that cancel and why."""
+    from termwise.study import listing
+
+    if plot and out.is_dir():
+        raise ValueError(f"--out {out} is a folder; name the page to write, e.g. {out / 'sentence.html'}")
+    if plot:
+        from termwise.analysis.sentence import look
+        from termwise.models.naming import plotted_model
+        from termwise.report.sentence import write
+
+        show({"open": str(write(look(plotted_model(model, name), sentence, layer=layer, head=head), out))}, as_json)
+    elif name is None:
+        show(listing.all_variants(width, length), as_json, table=listing.table)
+    else:
+        show(listing.one_variant(name, width, length), as_json, table=listing.text)
