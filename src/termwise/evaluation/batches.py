@@ -154,7 +154,7 @@ def rolled_back_together(exam: Exam) -> Outcome:
     for count in (5, 12, 41):
         branch = cache.copy()
         wrong = exam.garbage[: count * len(MEMBERS)].reshape(len(MEMBERS), count).to(exam.model.device)
-        exam.traced.in_pieces(wrong, [1] * (count % 7) + [count - count % 7], branch)
+        exam.traced.in_pieces(wrong, [1] * (count % 4) + [count - count % 4], branch)
         branch.crop(-count)
         found += _stepped(exam, branch, MEMBERS, done, 3)
     return exam.judge(Errors.join(found), "a padded batch rolled back")

@@ -97,7 +97,7 @@ def _generate(exam: Exam, ids: Int[Tensor, "B T"], **given: Any) -> Any:
     model = exam.model
     own, mask = model.generation_config, given.pop("attention_mask", torch.ones_like(ids))
     cache = {name: given.pop(name) for name in (CACHE_FIELD, "assistant_model") if name in given}
-    settings = GenerationConfig(max_new_tokens=NEW, do_sample=False, pad_token_id=0, **given)
+    settings = GenerationConfig(max_new_tokens=NEW, do_sample=False, **given)
     try:
         # What a folder's own settings say would be filled in where these say nothing.
         model.generation_config = GenerationConfig()

@@ -214,3 +214,8 @@ def random_pieces(chance: random.Random, total: int, most: int) -> list[int]:
 
 Check = Callable[[Exam], Outcome]
 __all__ = ["EXACT", "FORK", "Check", "Exam", "Sizes", "forced", "random_pieces", "reach", "specs_of"]
+
+
+def held(layer: Any) -> tuple[Any, ...]:
+    """The states of a layer of a cache."""
+    return getattr(layer, "states", None) or (layer.state,)

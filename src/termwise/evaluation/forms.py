@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,9 @@ from torch import Tensor
 from termwise.attention.forms import attend
 from termwise.attention.reference import reference_rows
 from termwise.attention.state import AttentionState
-from termwise.evaluation.exam import FORK, Exam, forced, random_pieces, specs_of
-from termwise.evaluation.judging import PROMISED, Outcome, bits
-from termwise.evaluation.tracing import Errors, Parts, joined, rows
+from termwise.evaluation.exam import EXACT, FORK, Exam, forced, held, random_pieces, specs_of
+from termwise.evaluation.judging import PROMISED, Outcome, bits, judged
+from termwise.evaluation.tracing import Errors, Parts, joined, rms, rows
 
 OPTIONS = ("scale", "key_mask", "input_gate", "output_gate", "log_decay", "parameters")
 TAIL = 6  # tokens after a rollback
@@ -64,8 +65,14 @@ def _telling_rows(exam: Exam) -> list[int]:
 
 
 def plain(exam: Exam) -> Outcome:
-    """The parallel form itself in this precision."""
-    return exam.judge(exam.errors(exam.parallel(0), 0), "the parallel form")
+    """The parallel form itself in this precision: the promise in float32; in bfloat16 the yardstick of the others, so finite."""
+    errors = exam.errors(exam.parallel(0), 0)
+    if exam.dtype in PROMISED:
+        return judged(errors, None, exam.dtype, ("the parallel form in float32", EXACT))
+    value = float(rms(errors.values).amax())
+    if math.isfinite(value):
+        return Outcome(value)
+    return Outcome(None, status="failed", reason=f"the parallel form in {exam.stage} is not finite")
 
 
 def full(exam: Exam) -> Outcome:
@@ -180,11 +187,11 @@ def saved(exam: Exam) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
         for number, layer in enumerate(cache.layers):
             loaded = []
-            for part, state in enumerate(layer.states):
+            for part, state in enumerate(held(layer)):
                 path = Path(folder) / f"{number}-{part}.safetensors"
                 state.save(path)
                 loaded.append(AttentionState.load(path, device=exam.model.device))
-            layer.hold(loaded)
+            layer.hold(loaded if hasattr(layer, "states") else loaded[0])
     return exam.judge(exam.errors(_after(exam, 0, place, cache), 0, place), "states saved and loaded")
 
 
@@ -196,7 +203,7 @@ def same_states(exam: Exam) -> Outcome:
     limit = PROMISED.get(exam.dtype)
     worst, place = 0.0, (0, "")
     for number, (one, other) in enumerate(zip(cache.layers, exam.single.layers, strict=True)):
-        for state, twin in zip(one.states, other.states, strict=True):
+        for state, twin in zip(held(one), held(other), strict=True):
             for name, error in _apart(state, twin).items():
                 if error > worst:
                     worst, place = error, (number, name)
@@ -235,7 +242,7 @@ def wide_sums(exam: Exam) -> Outcome:
     narrow = [
         f"{name} of layer {number} is {tensor.dtype}"
         for number, layer in enumerate(cache.layers)
-        for state in layer.states
+        for state in held(layer)
         for name, tensor in state.tensors.items()
         if tensor.is_floating_point() and torch.finfo(tensor.dtype).bits < 32
     ]

@@ -63,6 +63,8 @@ def allowed(num_parts: int, dtype: torch.dtype, plain: Tensor | None) -> tuple[T
     mean = PROMISED.get(dtype, 0.0) * attentions
     row = WORST_ROW * mean
     if plain is not None:
+        # A plain form that is not finite allows nothing.
+        plain = torch.where(plain.isfinite(), plain, torch.zeros_like(plain))
         mean = mean.maximum(OVER_PLAIN * rms(plain))
         row = row.maximum(WORST_ROW_OVER_PLAIN * plain.amax(dim=0))
     return mean, row

@@ -1,0 +1,376 @@
+"""`termwise verify`: the checks of a model, each a record; the cost is said first, an interrupted run goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from termwise.results import Record, RunFolder, config_hash, now
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from termwise.evaluation.agreement import Check
+    from termwise.evaluation.exam import Sizes
+    from termwise.evaluation.judging import Outcome
+
+Say = Callable[[str], None]
+InWords = Callable[[float], str]
+DTYPES = ("all", "float32", "bfloat16")
+SOAKED = ("float32", "bfloat16")
+SOAK_CHECKS = ("drift", "twin_states", "memory", "bad_rows", "step_time")
+QUICK_SOAK = 1024
+LEAST_SOAK = 512
+MARGIN = 64  # tokens beyond the soak, for steps that are timed
+EVERY = 20.0  # seconds between two lines about the time left
+
+
+@dataclass(frozen=True)
+class VerifyConfig:
+    """What is verified on which text. `soak`: tokens that are streamed; `dtype`: one precision beside float64, or all."""
+
+    model: str
+    text: tuple[str, ...] = ()
+    column: str | None = None
+    errors: str = "strict"
+    soak: int = 8192
+    quick: bool = False
+    dtype: str = "all"
+    device: str = "cpu"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("dtype", DTYPES), ("errors", ("strict", "replace"))):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name}={getattr(self, name)!r}; allowed are {', '.join(allowed)}")
+        if self.soak and not LEAST_SOAK <= self.soak <= 2**24:
+            raise ValueError(f"--soak {self.soak}; allowed are 0 (none) and {LEAST_SOAK} to 16m tokens, e.g. 8k")
+        if not 0 <= self.seed < 2**32:
+            raise ValueError(f"seed={self.seed}; allowed are whole numbers from 0 to {2**32 - 1}")
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """In which precisions, float64 first."""
+        from termwise.evaluation.agreement import QUICK_STAGES, STAGES
+
+        return tuple(
+            stage
+            for stage in (QUICK_STAGES if self.quick else STAGES)
+            if self.dtype in ("all", stage) or stage in ("float64", "even")
+        )
+
+    @property
+    def soaked(self) -> tuple[str, ...]:
+        """In which precisions a long text is streamed."""
+        return tuple(dtype for dtype in SOAKED if self.soak and self.dtype in ("all", dtype))
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing to do: a check in a stage, or the soak in a precision. `seconds`: about how long, at the speed of the probe."""
+
+    stage: str
+    name: str
+    check: Check | None
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A model that is ready, with its text as one row of tokens."""
+
+    model: Any
+    folder: Path | None
+    text: Tensor
+    sizes: Sizes
+    notes: tuple[str, ...]
+    described: dict[str, Any]
+
+
+def fingerprint(folder: Path | None) -> str | None:
+    """Of the files that make a model; None for a model that is built from a name."""
+    if folder is None:
+        return None
+    digest = hashlib.blake2b(digest_size=8)
+    for path in sorted(folder.iterdir()):
+        if path.suffix in (".json", ".safetensors", ".gguf"):
+            digest.update(path.name.encode())
+            with open(path, "rb") as file:
+                digest.update(hashlib.file_digest(file, "blake2b").digest())
+    return digest.hexdigest()
+
+
+def resolved(config: VerifyConfig) -> dict[str, Any]:
+    """The settings with what the model's files are now. ValueError for a model or a text that is not there."""
+    from termwise.data.sources import find_roots
+    from termwise.models.naming import find_model
+
+    if config.text:
+        find_roots(config.text)
+    found = asdict(config) | {"text": list(config.text)}
+    return found | {"weights": fingerprint(find_model(config.model).folder)}
+
+
+def default_folder(settings: Mapping[str, Any]) -> Path:
+    """termwise-runs/verify-HASH of what was asked for and of the model's files."""
+    return Path("termwise-runs") / f"verify-{config_hash(dict(settings))}"
+
+
+def describe(config: VerifyConfig, out: Path) -> dict[str, Any]:
+    """What would be done and about how long it takes. Opens the model and times a few tokens; leaves nothing behind."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        opened = open_subject(config, Path(folder) / "data", needed=0)
+        steps = list(plan(config, opened))
+    return {
+        "model": opened.described["model"], "checks": sum(step.check is not None for step in steps),
+        "stages": list(config.stages), "soak": config.soak, "text": list(config.text) or "the standard library's source",
+        "sequences": opened.sizes.num_tokens, "out": str(out), "seconds": sum(step.seconds for step in steps),
+    }  # fmt: skip
+
+
+def run_verify(
+    config: VerifyConfig, out: Path, settings: Mapping[str, Any], *, arguments: Mapping[str, Any], say: Say, in_words: InWords
+) -> RunFolder:
+    """Make every check that is not made yet; the caller holds the lock of `out`.
+
+    A run that was interrupted goes on; one that was finished is made again. ValueError for what cannot be opened.
+    """
+    is_new = not (out / "run.json").exists()
+    folder = RunFolder.create(out, "verify", dict(arguments), dict(settings))
+    try:
+        opened = open_subject(config, out / "data", needed=config.soak)
+        _verify(config, folder, opened, say, in_words)
+    except (ValueError, OSError):
+        if is_new and not folder.records():
+            import shutil
+
+            (out / "run.json").unlink()
+            shutil.rmtree(out / "data", ignore_errors=True)
+        raise
+    return folder
+
+
+def _verify(config: VerifyConfig, folder: RunFolder, opened: Opened, say: Say, in_words: InWords) -> None:
+    begun = folder.run.get("begun")
+    if begun is None or folder.run.get("finished"):
+        folder.update(begun=now(), finished=None, subject=opened.described)
+    began = folder.run["begun"]
+    done = {
+        (r.subject["stage"], r.subject["check"]) for r in folder.records() if r.started and r.started >= began
+    }
+    steps = list(plan(config, opened))
+    left = [step for step in steps if not _is_done(step, done)]
+    for note in opened.notes:
+        say(note)
+    if len(left) < len(steps):
+        say(f"{len(steps) - len(left)} of {len(steps)} steps were made before the interruption")
+    seconds = sum(step.seconds for step in left)
+    say(f"{len(left)} checks, about {in_words(seconds)}")
+    progress = Progress(seconds, say, in_words)
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    for stage in dict.fromkeys(step.stage for step in left):
+        _run_stage([step for step in left if step.stage == stage], config, folder, opened, progress)
+    folder.update(finished=now())
+
+
+def _is_done(step: Step, done: set[tuple[str, str]]) -> bool:
+    names = (step.name,) if step.check is not None or step.name == "original" else SOAK_CHECKS
+    return all((step.stage, name) in done for name in names)
+
+
+@dataclass
+class Progress:
+    """Time left: what is estimated to be left, at the speed seen so far."""
+
+    estimated: float
+    say: Say
+    in_words: InWords
+
+    def __post_init__(self) -> None:
+        self._started = self._told = time.monotonic()
+        self._done = 0.0
+
+    def add(self, seconds: float, what: str) -> None:
+        """So much of the estimate is done."""
+        self._done += seconds
+        spent = time.monotonic() - self._started
+        if time.monotonic() - self._told < EVERY or not self._done:
+            return
+        self._told = time.monotonic()
+        left = max(0.0, self.estimated - self._done) * spent / self._done
+        self.say(f"[{min(1.0, self._done / self.estimated):.0%}] {what}; {self.in_words(left)} left")
+
+
+def open_subject(config: VerifyConfig, cache: Path, needed: int) -> Opened:
+    """The model on its device and `needed` tokens of text, at least those of the sequences."""
+    import torch
+
+    from termwise.evaluation.exam import Sizes, specs_of
+    from termwise.models.build import build, load
+    from termwise.models.devices import usable_device
+    from termwise.models.naming import find_model
+
+    place, named = usable_device(config.device), find_model(config.model)
+    notes = [named.note] if named.note else []
+    if named.folder is None:
+        model, tokenizer = build(named.name, vocab_size=257, seed=config.seed), "bytes"
+        notes.append(f"{config.model!r} is a name, so its weights are random; a folder has its own")
+    else:
+        model, found = load(named.folder)
+        tokenizer = str(named.folder) if found is not None else "bytes"
+        if found is None and model.config.vocab_size < 257:
+            raise ValueError(f"{named.folder} holds no tokenizer and {model.config.vocab_size} symbols; copy a tokenizer.json into it")
+    model.eval().to(place, torch.float32)
+    specs = specs_of(model.config)
+    sizes = Sizes.of(specs)
+    text, told = _tokens(config, tokenizer, cache, max(sizes.num_tokens, needed + MARGIN), model.config.vocab_size)
+    described = {
+        "model": config.model, "layers": model.config.num_hidden_layers, "specs": [spec.short_name for spec in specs],
+        "parameters": sum(p.numel() for p in model.parameters()), "tokens": len(text), "text": told[-1],
+        "lengths": [sizes.main, *(prefix + sizes.more for prefix in sizes.prefixes)],
+    }  # fmt: skip
+    return Opened(model, named.folder, text.to(place), sizes, tuple([*notes, *told]), described)
+
+
+def _tokens(config: VerifyConfig, tokenizer: str, cache: Path, wanted: int, vocab_size: int) -> tuple[Tensor, list[str]]:
+    """The first `wanted` tokens of the text, from its start again where it is shorter; and what must be said of it."""
+    import numpy as np
+    import torch
+
+    from termwise.data.text import open_text
+
+    how: dict[str, Any] = {"column": config.column, "errors": config.errors, "tokenizer": tokenizer}
+    text = open_text(list(config.text) or None, cache=cache, **how)
+    if text.vocab_size > vocab_size:
+        raise ValueError(f"the tokenizer of {config.model} has {text.vocab_size} symbols, the model {vocab_size}; copy its own tokenizer.json")
+    found: list[Any] = []
+    for part in (text.train, text.held_out):
+        for index in range(part.num_documents):
+            if sum(map(len, found)) < wanted:
+                found.append(part.document(index))
+    ids = torch.from_numpy(np.concatenate(found))
+    notes = list(text.notes)
+    if len(ids) < wanted:
+        notes.append(f"the text has {len(ids):,} tokens, {wanted:,} are needed: it is read from its start again")
+        ids = ids.repeat(-(-wanted // len(ids)))
+    return ids[:wanted].long(), notes
+
+
+def plan(config: VerifyConfig, opened: Opened) -> Iterator[Step]:
+    """Every step with its estimate; the soak of a precision stands after its checks."""
+    from termwise.evaluation.agreement import SLOWNESS, planned
+
+    per_token, per_call = _probe(opened.model, opened.text)
+    yield Step("original", "original", None, 4 * 128 * per_token)
+    for stage in config.stages:
+        for own, check in planned([stage], is_quick=config.quick):
+            tokens, calls = check.work(opened.sizes)
+            yield Step(own, check.name, check, SLOWNESS[stage] * (tokens * per_token + calls * per_call))
+        if stage in config.soaked:
+            length = min(config.soak, QUICK_SOAK) if config.quick else config.soak
+            yield Step(stage, "soak", None, SLOWNESS[stage] * length * (2.5 * per_token + per_call / 40))
+
+
+def _probe(model: Any, text: Tensor) -> tuple[float, float]:
+    """Seconds of a token in a long call, and of a call of one token."""
+    import torch
+
+    with torch.no_grad():
+        for _ in range(2):
+            began = time.perf_counter()
+            cache = model(text[None, :96], use_cache=model.model.no_state is None).cache
+            per_token = (time.perf_counter() - began) / 96
+        times = [0.0]
+        for i in range(4) if cache is not None else ():
+            began = time.perf_counter()
+            model(text[None, 96 + i : 97 + i], cache=cache)
+            times.append(time.perf_counter() - began)
+        # The first step compiles loops.
+        return per_token, statistics.median(times[2:] or times)
+
+
+def _run_stage(steps: Sequence[Step], config: VerifyConfig, folder: RunFolder, opened: Opened, progress: Progress) -> None:
+    from termwise.evaluation.agreement import run_check
+    from termwise.evaluation.exam import Exam
+
+    stage = steps[0].stage
+    exam: Exam | None = None
+    for step in steps:
+        started, began = now(), time.perf_counter()
+        if step.name == "original":
+            outcomes = {"original": _original(opened)}
+        elif step.check is None:
+            outcomes = _soak(config, opened, stage, progress, step.seconds)
+        else:
+            if exam is None:
+                exam = Exam(opened.model, opened.text, stage, config.seed)
+                with exam.at_work():
+                    exam.prepare()
+            outcomes = {step.name: run_check(step.check, exam)}
+        each = (time.perf_counter() - began) / len(outcomes)
+        folder.append(*(_record(folder, stage, name, found, started, each) for name, found in outcomes.items()))
+        for name, found in outcomes.items():
+            if found.status == "failed":
+                progress.say(f"FAILED {name} in {stage}: {found.reason}")
+        if step.name != "soak":
+            progress.add(step.seconds, f"{step.name} in {stage}")
+
+
+def _original(opened: Opened) -> Outcome:
+    from termwise.evaluation.original import own_class
+
+    return own_class(opened.model, opened.folder, opened.text)
+
+
+def _soak(config: VerifyConfig, opened: Opened, stage: str, progress: Progress, seconds: float) -> dict[str, Outcome]:
+    import torch
+
+    from termwise.evaluation import soak
+    from termwise.evaluation.exam import DTYPES as TYPES
+    from termwise.evaluation.judging import Outcome
+
+    length = min(config.soak, QUICK_SOAK) if config.quick else config.soak
+    opened.model.to(TYPES[stage])
+    done = 0
+
+    def tick(tokens: int) -> None:
+        nonlocal done
+        progress.add(seconds * (tokens - done) / length, f"soak in {stage}, token {tokens:,}")
+        done = tokens
+
+    try:
+        seen = soak.stream(opened.model, opened.text, length, tick)
+    except ValueError as error:
+        return {name: Outcome(None, status="excluded", reason=str(error)) for name in SOAK_CHECKS}
+    except (RuntimeError, torch.OutOfMemoryError, AssertionError) as error:
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        return {name: Outcome(None, status="failed", reason=reason) for name in SOAK_CHECKS}
+    judges = (soak.drift, soak.states, soak.memory, soak.bad_rows, soak.step_time)
+    return {name: judge(seen) for name, judge in zip(SOAK_CHECKS, judges, strict=True)}
+
+
+def _record(folder: RunFolder, stage: str, name: str, found: Outcome, started: str, seconds: float) -> Record:
+    is_ok = found.status == "ok"
+    subject: dict[str, Any] = {"check": name, "stage": stage, "tolerance": found.tolerance, **found.where}
+    if not is_ok and found.value is not None and found.value == found.value and abs(found.value) != float("inf"):
+        subject["measured"] = found.value
+    return Record(
+        run_id=folder.run["run_id"], kind="check", subject=subject, metric=found.metric, unit=found.unit,
+        value=found.value if is_ok else None, status=found.status, reason=found.reason, method=found.method,
+        started=started, seconds=seconds, config_hash=config_hash(folder.run["resolved"]),
+    )  # fmt: skip
+
+
+def failures(folder: RunFolder) -> int:
+    """Checks of the last verification that failed."""
+    latest = {(r.subject["stage"], r.subject["check"]): r.status for r in folder.records()}
+    return sum(status == "failed" for status in latest.values())
