@@ -303,10 +303,10 @@ def sensitivity(exam: Exam) -> Outcome:
     limit = float(exam.tolerances(found)[least])
     where = {"layer": least if least < exam.layers else "logits"}
     told: dict[str, Any] = {"metric": "change_by_one_token", "where": where, "method": "float64, least over layers"}
-    if float(change[least]) < 10 * limit:
+    if float(change[least]) < 2 * limit:
         reason = (
             f"a text that begins one token later changes layer {where['layer']} by {float(change[least]):.2g} only, "
-            f"less than ten times what is allowed there ({limit:.2g}): a mistake of one token could pass in it"
+            f"less than twice what is allowed there ({limit:.2g}): a mistake of one token could pass in it"
         )
         return Outcome(None, status="not_measured", reason=reason, **told)
     return Outcome(float(change[least]), limit, **told)
