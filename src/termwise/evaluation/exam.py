@@ -157,9 +157,7 @@ class Exam:
 
 def specs_of(config: Any) -> list[Any]:
     """Every spec of a model, each once."""
-    groups = getattr(config, "groups", None)
-    found = [group.spec for layer in groups for group in layer] if groups else config.specs
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(group.spec for layer in config.groups for group in layer))
 
 
 def forced(form: str, chunk_size: int | None = None) -> Callable[[int], Callable[..., Any]]:
@@ -214,8 +212,3 @@ def random_pieces(chance: random.Random, total: int, most: int) -> list[int]:
 
 Check = Callable[[Exam], Outcome]
 __all__ = ["EXACT", "FORK", "Check", "Exam", "Sizes", "forced", "random_pieces", "reach", "specs_of"]
-
-
-def held(layer: Any) -> tuple[Any, ...]:
-    """The states of a layer of a cache."""
-    return getattr(layer, "states", None) or (layer.state,)

@@ -14,7 +14,7 @@ from torch import Tensor
 from termwise.attention.forms import attend
 from termwise.attention.reference import reference_rows
 from termwise.attention.state import AttentionState
-from termwise.evaluation.exam import EXACT, FORK, Exam, forced, held, random_pieces, specs_of
+from termwise.evaluation.exam import EXACT, FORK, Exam, forced, random_pieces, specs_of
 from termwise.evaluation.judging import PROMISED, Outcome, bits, judged
 from termwise.evaluation.tracing import Errors, Parts, joined, rms, rows
 
@@ -187,11 +187,11 @@ def saved(exam: Exam) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
         for number, layer in enumerate(cache.layers):
             loaded = []
-            for part, state in enumerate(held(layer)):
+            for part, state in enumerate(layer.states):
                 path = Path(folder) / f"{number}-{part}.safetensors"
                 state.save(path)
                 loaded.append(AttentionState.load(path, device=exam.model.device))
-            layer.hold(loaded if hasattr(layer, "states") else loaded[0])
+            layer.hold(loaded)
     return exam.judge(exam.errors(_after(exam, 0, place, cache), 0, place), "states saved and loaded")
 
 
@@ -203,7 +203,7 @@ def same_states(exam: Exam) -> Outcome:
     limit = PROMISED.get(exam.dtype)
     worst, place = 0.0, (0, "")
     for number, (one, other) in enumerate(zip(cache.layers, exam.single.layers, strict=True)):
-        for state, twin in zip(held(one), held(other), strict=True):
+        for state, twin in zip(one.states, other.states, strict=True):
             for name, error in _apart(state, twin).items():
                 if error > worst:
                     worst, place = error, (number, name)
@@ -242,7 +242,7 @@ def wide_sums(exam: Exam) -> Outcome:
     narrow = [
         f"{name} of layer {number} is {tensor.dtype}"
         for number, layer in enumerate(cache.layers)
-        for state in held(layer)
+        for state in layer.states
         for name, tensor in state.tensors.items()
         if tensor.is_floating_point() and torch.finfo(tensor.dtype).bits < 32
     ]

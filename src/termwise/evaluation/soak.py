@@ -19,7 +19,7 @@ from termwise.attention.cost import cost
 from termwise.attention.forms import attend
 from termwise.attention.rows import RowCounts
 from termwise.attention.state import FOLD, AttentionState
-from termwise.evaluation.exam import held, specs_of
+from termwise.evaluation.exam import specs_of
 from termwise.evaluation.judging import PROMISED, Outcome
 
 PIECE = 512
@@ -192,7 +192,7 @@ def _formula(model: Any, cache: Any, length: int) -> int:
     return sum(
         cost(state.spec, width, width, length, kv_heads=state.key.shape[1]).state_bytes
         for layer in cache.layers
-        for state in held(layer)
+        for state in layer.states
     )
 
 
