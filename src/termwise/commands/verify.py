@@ -35,12 +35,12 @@ def verify(
     quick: Annotated[
         bool, typer.Option("--quick", help="Fewer prefill splits, no even stage, a soak of 1,024 tokens.")
     ] = False,
-    dtype: Annotated[
-        str, typer.Option(help="float32, bfloat16 or all; float64 is always looked at first.")
-    ] = "all",
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or all; float64 is always looked at first.")] = "all",
     column: Column = None,
     errors: Errors = "strict",
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of splits, orders and what stands under padding.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**32 - 1, help="Seed of splits, orders and what stands under padding.")
+    ] = 0,
     out: Out = None,
     as_json: Json = False,
     device: Device = "cpu",
@@ -59,9 +59,7 @@ def verify(
     lengths = parse_lengths(soak, option="--soak")
     if len(lengths) != 1:
         raise ValueError(f"--soak {soak!r}: allowed is one length, e.g. 8k")
-    config = verification.VerifyConfig(
-        model, tuple(text or ()), column, errors, lengths[0], quick, dtype, device, seed
-    )
+    config = verification.VerifyConfig(model, tuple(text or ()), column, errors, lengths[0], quick, dtype, device, seed)
     settings = verification.resolved(config)
     folder = out or verification.default_folder(settings)
     if dry_run:

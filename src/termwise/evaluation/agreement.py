@@ -1,6 +1,6 @@
 """The forms agree on this very model: every check, in which stages it is made, and how much work it is.
 
-    cached = full = chunked = padded = packed = reordered = rolled back = the definition
+cached = full = chunked = padded = packed = reordered = rolled back = the definition
 """
 
 from __future__ import annotations
@@ -105,7 +105,15 @@ def run_check(check: Check, exam: Exam) -> Outcome:
         if "not supported" in str(error):
             return Outcome(None, status="excluded", reason=str(error))
         return _raised(error)
-    except (RuntimeError, IndexError, TypeError, AttributeError, KeyError, AssertionError, NotImplementedError) as error:
+    except (
+        RuntimeError,
+        IndexError,
+        TypeError,
+        AttributeError,
+        KeyError,
+        AssertionError,
+        NotImplementedError,
+    ) as error:
         return _raised(error)
 
 

@@ -29,7 +29,9 @@ def padded(side: str) -> Any:
         cache = exam.new_cache()
         found += _prompts(exam, exam.traced(ids, cache=cache, **given), mask)
         found += _continued(exam, cache, mask, MEMBERS)
-        return exam.judge(Errors.join(found), f"a batch padded on the {side}" if side != "scattered" else "padding inside")
+        return exam.judge(
+            Errors.join(found), f"a batch padded on the {side}" if side != "scattered" else "padding inside"
+        )
 
     return check
 
@@ -72,7 +74,9 @@ def packed(exam: Exam) -> Outcome:
     short = min(lengths)
     even = torch.cat([sequence[:short] for sequence in exam.batch(*MEMBERS)])[None]
     even_bounds = torch.arange(len(MEMBERS) + 1, dtype=torch.int32) * short
-    found += _documents(exam, exam.traced(even, use_cache=False, cu_seqlens=even_bounds), MEMBERS, [short] * len(MEMBERS))
+    found += _documents(
+        exam, exam.traced(even, use_cache=False, cu_seqlens=even_bounds), MEMBERS, [short] * len(MEMBERS)
+    )
     return exam.judge(Errors.join(found), "packed documents")
 
 
@@ -103,7 +107,10 @@ def packed_apart(exam: Exam) -> Outcome:
         if bool(moved.any()):
             first = int(moved.nonzero()[0])
             document = int((bounds[1:] <= first).sum())
-            where: dict[str, Any] = {"layer": part if part < exam.layers else "logits", "position": first - int(bounds[document])}
+            where: dict[str, Any] = {
+                "layer": part if part < exam.layers else "logits",
+                "position": first - int(bounds[document]),
+            }
             reason = (
                 f"packed documents see each other: other tokens in document 1 change document {document} from its position "
                 f"{where['position']} on, in {'layer ' + str(part) if part < exam.layers else 'the logits'}"
@@ -222,4 +229,3 @@ def _continued(exam: Exam, cache: Any, mask: Tensor | None, order: Sequence[int]
         pieces.append([exam.errors(rows(parts, row), index, n) for row, (index, n) in enumerate(places)])
         done = [n + size for n in done]
     return [one for piece in pieces for one in piece]
-

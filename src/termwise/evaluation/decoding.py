@@ -78,7 +78,12 @@ def beams(exam: Exam) -> Outcome:
     mask = torch.zeros(2, 41, dtype=torch.long, device=exam.model.device)
     for row, n in enumerate(lengths):
         ids[row, 41 - n :], mask[row, 41 - n :] = exam.sequences[row][:n], 1
-    given: dict[str, Any] = {"attention_mask": mask, "num_beams": 3, "output_scores": True, "return_dict_in_generate": True}
+    given: dict[str, Any] = {
+        "attention_mask": mask,
+        "num_beams": 3,
+        "output_scores": True,
+        "return_dict_in_generate": True,
+    }
     one, two = (_generate(exam, ids, use_cache=has_cache, **given) for has_cache in (True, False))
     same = one.sequences == two.sequences
     counted: dict[str, Any] = {"metric": "tokens_agreeing", "unit": "tokens"}

@@ -150,9 +150,7 @@ class Exam:
         return allowed(errors.values.shape[1], self.dtype, usual)[0]
 
     def _plain_at(self, errors: Errors) -> Tensor:
-        return torch.stack(
-            [self._plain[int(i)][int(t)] for i, t in zip(errors.sequence, errors.position, strict=True)]
-        )
+        return torch.stack([self._plain[int(i)][int(t)] for i, t in zip(errors.sequence, errors.position, strict=True)])
 
 
 def specs_of(config: Any) -> list[Any]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from termwise.evaluation.judging import PROMISED, Outcome
 from termwise.evaluation.tracing import Errors
+from termwise.models.gguf import gguf_file, read_gguf
 
 COMPARED = 128  # tokens
 
@@ -20,10 +21,9 @@ def own_class(model: Any, folder: Path | None, text: Tensor) -> Outcome:
     reason = _why_not(folder)
     if reason:
         return Outcome(None, status="excluded", reason=reason)
-    from transformers import AutoModelForCausalLM
-
+    assert folder is not None
     ids = text[:COMPARED][None].cpu()
-    theirs = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=torch.float32).eval()
+    theirs = _theirs(folder)
     with torch.no_grad():
         expected = theirs(ids, use_cache=False).logits[0]
         found = model(ids.to(model.device), use_cache=False).logits[0].cpu()
@@ -39,9 +39,21 @@ def own_class(model: Any, folder: Path | None, text: Tensor) -> Outcome:
     return Outcome(value, limit, "failed", reason, where={"layer": "logits", "position": first})
 
 
+def _theirs(folder: Path) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    if (file := gguf_file(folder)) is not None:
+        return read_gguf(file, lambda config: None)[0].eval()
+    return AutoModelForCausalLM.from_pretrained(
+        folder, local_files_only=True, trust_remote_code=False, use_safetensors=True, dtype=torch.float32
+    ).eval()
+
+
 def _why_not(folder: Path | None) -> str | None:
     if folder is None:
         return "a model built from a name has no original"
+    if gguf_file(folder) is not None:
+        return None
     kind = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
     if kind == "termwise":
         return "the folder is of termwise's own kind: no other class reads it"

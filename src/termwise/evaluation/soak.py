@@ -150,8 +150,9 @@ def stream(model: Any, text: Tensor, length: int, tick: Callable[[int], None]) -
             if done in (stops[0], stops[-1]):
                 clock[done] = _timed(model, text, cache, done)
     specs = specs_of(model.config)
+    first, last = (statistics.median(clock[stop]) for stop in (stops[0], stops[-1]))
     return Stream(
-        parts, twin.apart, twin.rows, *(statistics.median(clock[stop]) for stop in (stops[0], stops[-1])), not_finite,
+        parts, twin.apart, twin.rows, first, last, not_finite,
         all(spec.is_constant_size for spec in specs),
         not any(layer.past for layer in cache.layers),
         any(getattr(spec.kernel, "allow_negative", False) for spec in specs),
@@ -165,8 +166,7 @@ def _pieces(length: int, stops: list[int]) -> Iterator[int]:
     for stop in stops:
         while done < stop:
             size = min(PIECE, stop - done)
-            for one in (size - 3, 1, 1, 1) if size > 8 else (size,):
-                yield one
+            yield from (size - 3, 1, 1, 1) if size > 8 else (size,)
             done += size
 
 
@@ -229,7 +229,9 @@ def states(seen: Stream) -> Outcome:
     where = {"layer": layer}
     if value <= limit:
         return Outcome(value, limit, where=where, method=name)
-    reason = f"{name} of layer {layer} differs from the float64 twin by {value:.2g} at some time, allowed is {limit:.2g}"
+    reason = (
+        f"{name} of layer {layer} differs from the float64 twin by {value:.2g} at some time, allowed is {limit:.2g}"
+    )
     return Outcome(None if value == float("inf") else value, limit, "failed", reason, where=where)
 
 
@@ -255,9 +257,7 @@ def bad_rows(seen: Stream) -> Outcome:
     """Row sums that vanish or turn negative, and logits that are not finite."""
     told: dict[str, Any] = {"metric": "bad_rows", "unit": "rows"}
     total = sum(int(one.rows.sum()) for one in seen.rows)
-    counts = {
-        kind: [int(getattr(one, kind).sum()) for one in seen.rows] for kind in ("vanishing", "negative")
-    }
+    counts = {kind: [int(getattr(one, kind).sum()) for one in seen.rows] for kind in ("vanishing", "negative")}
     if seen.not_finite is not None:
         reason = f"the logits are not finite at token {seen.not_finite:,}"
         return Outcome(None, 0, "failed", reason, where={"position": seen.not_finite}, **told)
@@ -266,7 +266,9 @@ def bad_rows(seen: Stream) -> Outcome:
     if number == 0:
         return Outcome(0, 0, method=method, **told)
     worst = {kind: max(range(len(held)), key=held.__getitem__) for kind, held in counts.items()}
-    said = ", ".join(f"{sum(held):,} {kind} (most in layer {worst[kind]})" for kind, held in counts.items() if sum(held))
+    said = ", ".join(
+        f"{sum(held):,} {kind} (most in layer {worst[kind]})" for kind, held in counts.items() if sum(held)
+    )
     reason = f"{said} of {total:,} row sums"
     if seen.may_be_negative:
         return Outcome(None, 0, "excluded", f"{reason}; a kernel of this model is allowed to be negative", **told)

@@ -97,7 +97,7 @@ def fingerprint(folder: Path | None) -> str | None:
     if folder is None:
         return None
     digest = hashlib.blake2b(digest_size=8)
-    for path in sorted(folder.iterdir()):
+    for path in sorted(folder.iterdir()) if folder.is_dir() else (folder,):
         if path.suffix in (".json", ".safetensors", ".gguf"):
             digest.update(path.name.encode())
             with open(path, "rb") as file:
@@ -136,7 +136,13 @@ def describe(config: VerifyConfig, out: Path) -> dict[str, Any]:
 
 
 def run_verify(
-    config: VerifyConfig, out: Path, settings: Mapping[str, Any], *, arguments: Mapping[str, Any], say: Say, in_words: InWords
+    config: VerifyConfig,
+    out: Path,
+    settings: Mapping[str, Any],
+    *,
+    arguments: Mapping[str, Any],
+    say: Say,
+    in_words: InWords,
 ) -> RunFolder:
     """Make every check that is not made yet; the caller holds the lock of `out`.
 
@@ -152,7 +158,8 @@ def run_verify(
             import shutil
 
             (out / "run.json").unlink()
-            shutil.rmtree(out / "data", ignore_errors=True)
+            for name in ("data", "tokenizer"):
+                shutil.rmtree(out / name, ignore_errors=True)
         raise
     return folder
 
@@ -162,9 +169,7 @@ def _verify(config: VerifyConfig, folder: RunFolder, opened: Opened, say: Say, i
     if begun is None or folder.run.get("finished"):
         folder.update(begun=now(), finished=None, subject=opened.described)
     began = folder.run["begun"]
-    done = {
-        (r.subject["stage"], r.subject["check"]) for r in folder.records() if r.started and r.started >= began
-    }
+    done = {(r.subject["stage"], r.subject["check"]) for r in folder.records() if r.started and r.started >= began}
     steps = list(plan(config, opened))
     left = [step for step in steps if not _is_done(step, done)]
     for note in opened.notes:
@@ -226,9 +231,11 @@ def open_subject(config: VerifyConfig, cache: Path, needed: int) -> Opened:
         notes.append(f"{config.model!r} is a name, so its weights are random; a folder has its own")
     else:
         model, found = load(named.folder)
-        tokenizer = str(named.folder) if found is not None else "bytes"
+        tokenizer = "bytes" if found is None else _tokenizer_folder(named.folder, found, cache.with_name("tokenizer"))
         if found is None and model.config.vocab_size < 257:
-            raise ValueError(f"{named.folder} holds no tokenizer and {model.config.vocab_size} symbols; copy a tokenizer.json into it")
+            raise ValueError(
+                f"{named.folder} holds no tokenizer and {model.config.vocab_size} symbols; copy a tokenizer.json into it"
+            )
     model.eval().to(place, torch.float32)
     specs = specs_of(model.config)
     sizes = Sizes.of(specs)
@@ -241,7 +248,17 @@ def open_subject(config: VerifyConfig, cache: Path, needed: int) -> Opened:
     return Opened(model, named.folder, text.to(place), sizes, tuple([*notes, *told]), described)
 
 
-def _tokens(config: VerifyConfig, tokenizer: str, cache: Path, wanted: int, vocab_size: int) -> tuple[Tensor, list[str]]:
+def _tokenizer_folder(model: Path, tokenizer: Any, beside: Path) -> str:
+    """A folder with tokenizer.json: the model's own, else one that is written (a GGUF file holds its tokenizer inside)."""
+    if (model / "tokenizer.json").is_file():
+        return str(model)
+    tokenizer.save_pretrained(beside)
+    return str(beside)
+
+
+def _tokens(
+    config: VerifyConfig, tokenizer: str, cache: Path, wanted: int, vocab_size: int
+) -> tuple[Tensor, list[str]]:
     """The first `wanted` tokens of the text, from its start again where it is shorter; and what must be said of it."""
     import numpy as np
     import torch
@@ -251,7 +268,9 @@ def _tokens(config: VerifyConfig, tokenizer: str, cache: Path, wanted: int, voca
     how: dict[str, Any] = {"column": config.column, "errors": config.errors, "tokenizer": tokenizer}
     text = open_text(list(config.text) or None, cache=cache, **how)
     if text.vocab_size > vocab_size:
-        raise ValueError(f"the tokenizer of {config.model} has {text.vocab_size} symbols, the model {vocab_size}; copy its own tokenizer.json")
+        raise ValueError(
+            f"the tokenizer of {config.model} has {text.vocab_size} symbols, the model {vocab_size}; copy its own tokenizer.json"
+        )
     found: list[Any] = []
     for part in (text.train, text.held_out):
         for index in range(part.num_documents):
@@ -298,7 +317,9 @@ def _probe(model: Any, text: Tensor) -> tuple[float, float]:
         return per_token, statistics.median(times[2:] or times)
 
 
-def _run_stage(steps: Sequence[Step], config: VerifyConfig, folder: RunFolder, opened: Opened, progress: Progress) -> None:
+def _run_stage(
+    steps: Sequence[Step], config: VerifyConfig, folder: RunFolder, opened: Opened, progress: Progress
+) -> None:
     from termwise.evaluation.agreement import run_check
     from termwise.evaluation.exam import Exam
 

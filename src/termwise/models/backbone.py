@@ -80,7 +80,6 @@ class TermwisePreTrainedModel(PreTrainedModel):
             for a in attentions:
                 a.row_counts = None
 
-
     @contextlib.contextmanager
     def attending(self, by: Callable[[int], Callable[..., Any]]) -> Iterator[None]:
         """Every attention of layer i goes through `by(i)`, a function called as `attend` is, while the block runs.

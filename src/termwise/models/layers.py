@@ -178,7 +178,7 @@ class Attention(nn.Module):
             cu_seqlens=layout.cu_seqlens,
             input_gate=torch.sigmoid(held.input_gate_proj(hidden)) if spec.input_gate is True else None,
             output_gate=torch.sigmoid(held.output_gate_proj(hidden)) if spec.output_gate is not None else None,
-            log_decay=-F.softplus(held.decay_proj(hidden).float()) if spec.log_decay else None,
+            log_decay=-F.softplus(_wide(held.decay_proj(hidden))) if spec.log_decay else None,
             parameters=parameters or None,
             initial_state=cache.states[number] if cache is not None and cache.states else None,
             output_final_state=cache is not None,
@@ -200,6 +200,11 @@ class Attention(nn.Module):
             convolutions = [getattr(self, name) for name in ("q_conv", "k_conv", "v_conv")]
             projected = [conv(x, layout, past) for conv, x, past in zip(convolutions, projected, pasts, strict=True)]
         return [x.unflatten(-1, (-1, self.head_dim)) for x in projected]
+
+
+def _wide(x: Tensor) -> Tensor:
+    """In float32, or wider where it is: a log decay adds up over many tokens."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def _pick(tensor: Tensor, heads: Sequence[int], width: int) -> Tensor:

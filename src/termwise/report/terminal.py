@@ -76,7 +76,10 @@ def _verify(shown: VerifyView, folder: Path, say: Words) -> Group:
 
     told = verify_page.parts(shown, say)
     is_bad = bool(shown.having("failed"))
-    head = [Text(told["title"], style="bold"), Text(told["summary"].headline, style="bold red" if is_bad else "bold green")]
+    head = [
+        Text(told["title"], style="bold"),
+        Text(told["summary"].headline, style="bold red" if is_bad else "bold green"),
+    ]
     head += [Text(line) for line in told["summary"].lines]
     brief = (verify_page.figures(shown, say, is_brief=True), verify_page.soak(shown, say, is_brief=True))
     rest = [

@@ -33,9 +33,11 @@ def summary(view: VerifyView, say: Words) -> Summary:
     if view.subject:
         lines.append(
             say(
-                "verify.line.model", specs=say.listing([str(s) for s in view.subject.get("specs", [])]),
-                layers=view.subject.get("layers"), parameters=say.integer(view.subject.get("parameters")),
-            )  # fmt: skip
+                "verify.line.model",
+                specs=say.listing([str(s) for s in view.subject.get("specs", [])]),
+                layers=view.subject.get("layers"),
+                parameters=say.integer(view.subject.get("parameters")),
+            )
         )
         lengths = [str(n) for n in view.subject.get("lengths", [])]
         lines.append(say("verify.line.text", lengths=say.listing(lengths), text=view.subject.get("text", "")))
@@ -58,7 +60,11 @@ def sections(view: VerifyView, say: Words) -> list[Section]:
         if kept:
             found.append(Section(key, say(f"verify.section.{key}"), kept))
     threats = tuple(say(f"verify.threat.{key}") for key in ("shared", "text", "device", "quality"))
-    return [*found, method(view.reading, say), Section("threats", say("verify.section.threats"), (Lines(threats, is_list=True),))]
+    return [
+        *found,
+        method(view.reading, say),
+        Section("threats", say("verify.section.threats"), (Lines(threats, is_list=True),)),
+    ]
 
 
 def figures(view: VerifyView, say: Words, *, is_brief: bool = False) -> Table | None:
@@ -67,7 +73,10 @@ def figures(view: VerifyView, say: Words, *, is_brief: bool = False) -> Table | 
     names = [name for name, by_stage in view.records.items() if name not in SOAK]
     if not names:
         return None
-    columns = (Column(say("verify.column.check")), *(Column(say(f"verify.stage.{stage}"), is_number=True) for stage in stages))
+    columns = (
+        Column(say("verify.column.check")),
+        *(Column(say(f"verify.stage.{stage}"), is_number=True) for stage in stages),
+    )
     made = []
     for name in names:
         by_stage = view.records[name]
@@ -85,7 +94,10 @@ def soak(view: VerifyView, say: Words, *, is_brief: bool = False) -> Table | Non
     stages = [stage for stage in view.stages if any(stage in view.records[name] for name in names)]
     if not names:
         return None
-    columns = (Column(say("verify.column.soak")), *(Column(say(f"verify.stage.{stage}"), is_number=True) for stage in stages))
+    columns = (
+        Column(say("verify.column.soak")),
+        *(Column(say(f"verify.stage.{stage}"), is_number=True) for stage in stages),
+    )
     made = []
     for name in names:
         by_stage = view.records[name]

@@ -47,9 +47,7 @@ def verify_view(reading: Reading) -> VerifyView:
         if record.started is None or record.started >= begun:
             records.setdefault(str(record.subject["check"]), {})[str(record.subject["stage"])] = record
     subject = reading.run.get("subject")
-    return VerifyView(
-        reading, subject if isinstance(subject, dict) else {}, records, bool(reading.run.get("finished"))
-    )
+    return VerifyView(reading, subject if isinstance(subject, dict) else {}, records, bool(reading.run.get("finished")))
 
 
 def _of_checks(records: Iterable[Record]) -> Iterable[Record]:
