@@ -75,6 +75,6 @@ def verify(
             config, folder, settings, arguments=given(context_of_call), say=say, in_words=format_duration
         )
         failed = verification.failures(done)
-        finish(folder, as_json, failures=failed)
+        finish(folder, as_json, lines=verification.as_json(done, failed))
     if failed:
         raise typer.Exit(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -393,5 +394,23 @@ def _record(folder: RunFolder, stage: str, name: str, found: Outcome, started: s
 
 def failures(folder: RunFolder) -> int:
     """Checks of the last verification that failed."""
-    latest = {(r.subject["stage"], r.subject["check"]): r.status for r in folder.records()}
-    return sum(status == "failed" for status in latest.values())
+    return sum(record.status == "failed" for record in _last(folder))
+
+
+def as_json(folder: RunFolder, num_failed: int) -> str:
+    """One line for programs: the folder, its page, how many failed, every record."""
+    records = [asdict(record) for record in _last(folder)]
+    told = {
+        "folder": str(folder.path),
+        "page": str(folder.path / "index.html"),
+        "failures": num_failed,
+        "records": records,
+    }
+    return json.dumps(told, ensure_ascii=False) + "\n"
+
+
+def _last(folder: RunFolder) -> list[Record]:
+    """The last word on each check in each stage since the verification began."""
+    begun = folder.run["begun"]
+    since = [record for record in folder.records() if (record.started or "") >= begun]
+    return list({(record.subject["stage"], record.subject["check"]): record for record in since}.values())
