@@ -11,10 +11,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from termwise import cli
 from termwise.attention.state import AttentionState
-from termwise.evaluation import agreement, verification
+from termwise.evaluation import agreement
 from termwise.evaluation.exam import Sizes, specs_of
 from termwise.evaluation.judging import allowed, judged
 from termwise.evaluation.tracing import Errors
+from termwise.evaluation.verify_config import VerifyConfig, default_folder, resolved
 from termwise.models import build
 from termwise.report.read import read
 from termwise.report.verify_view import verify_view
@@ -201,12 +202,12 @@ def test_the_cost_is_said_before(text, tmp_path, capsys):
 
 
 def test_changed_weights_are_another_folder(llama):
-    config = verification.VerifyConfig(str(llama))
-    before = verification.default_folder(verification.resolved(config))
+    config = VerifyConfig(str(llama))
+    before = default_folder(resolved(config))
     weights = llama / "generation_config.json"
     kept = weights.read_text()
     weights.write_text(kept + " ")
-    after = verification.default_folder(verification.resolved(config))
+    after = default_folder(resolved(config))
     weights.write_text(kept)
     assert before != after
 
@@ -234,3 +235,21 @@ def test_a_soak_finds_sums_that_are_rounded():
         assert soak.states(soak.stream(model, text, 600, lambda done: None)).status == "failed"
     finally:
         soak.attend = before
+
+
+@pytest.mark.parametrize("name", ["taylor:0..3!", "taylor:0..3@mean!+w16s4"])
+def test_rows_whose_sums_nearly_vanish_are_left_out_and_counted(name):
+    from tests.attention.cancelling import divisor_share
+    from termwise.evaluation.vanishing import kept_share
+
+    generator = torch.Generator().manual_seed(0)
+    spec = small(name).config.specs[0]
+    query, key = (2 * torch.randn(1, 90, heads, 4, generator=generator, dtype=torch.float64) for heads in (4, 2))
+    got = kept_share(query[0], key[0], spec, None)
+    expected = divisor_share({"query": query, "key": key, "value": key}, spec)[0]
+    # The oracle divides by the decayed count where that is larger; a sum below a hundredth is one by either.
+    assert torch.equal(got < 1e-2, expected < 1e-2) or float(((got < 1e-2) != (expected < 1e-2)).double().mean()) < 0.02
+    exam = examined(small(name), "float32")
+    outcome = agreement.run_check(next(c for c in agreement.CHECKS if c.name == "token_by_token"), exam)
+    assert outcome.status in ("ok", "excluded")
+    assert "left out" in (outcome.method or outcome.reason)

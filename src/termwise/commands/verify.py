@@ -53,15 +53,16 @@ def verify(
     """
     from termwise.bench.config import parse_lengths
     from termwise.evaluation import verification
+    from termwise.evaluation.verify_config import VerifyConfig, default_folder, resolved
     from termwise.study.budget import format_duration
     from termwise.study.opening import reserved
 
     lengths = parse_lengths(soak, option="--soak")
     if len(lengths) != 1:
         raise ValueError(f"--soak {soak!r}: allowed is one length, e.g. 8k")
-    config = verification.VerifyConfig(model, tuple(text or ()), column, errors, lengths[0], quick, dtype, device, seed)
-    settings = verification.resolved(config)
-    folder = out or verification.default_folder(settings)
+    config = VerifyConfig(model, tuple(text or ()), column, errors, lengths[0], quick, dtype, device, seed)
+    settings = resolved(config)
+    folder = out or default_folder(settings)
     if dry_run:
         show(verification.describe(config, folder), as_json)
         return

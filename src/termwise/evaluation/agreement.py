@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from termwise.evaluation import batches, decoding, forms
+from termwise.evaluation import batches, decoding, forms, states
 from termwise.evaluation.exam import Exam, Sizes
 from termwise.evaluation.judging import Outcome
+from termwise.evaluation.verify_config import STAGES
 
-STAGES = ("float64", "even", "float32", "bfloat16")
-QUICK_STAGES = ("float64", "float32", "bfloat16")
 # Against float32, as a plain processor computes them; what is left is estimated by what was seen so far.
 SLOWNESS = {"float64": 2.0, "even": 2.0, "float32": 1.0, "bfloat16": 1.5}
 
@@ -60,8 +59,8 @@ CHECKS: tuple[Check, ...] = (
     Check("prefill_65", forms.split_at(65), lambda sizes: (sizes.main, 12), is_long=True),
     Check("prefill_127", forms.split_at(127), lambda sizes: (sizes.main, 12), is_long=True),
     Check("random_splits", forms.random_splits, lambda sizes: (3 * sizes.main, sizes.main // 6)),
-    Check("same_states", forms.same_states, _full(1)),
-    Check("wide_sums", forms.wide_sums, _full(1)),
+    Check("same_states", states.same_states, _full(1)),
+    Check("wide_sums", states.wide_sums, _full(1)),
     Check("padded_left", batches.padded("left"), _batch(3, 9)),
     Check("padded_right", batches.padded("right"), _batch(3, 9)),
     Check("padded_inside", batches.padded("scattered"), _batch(3, 9), is_long=True),
@@ -72,10 +71,10 @@ CHECKS: tuple[Check, ...] = (
     Check("packed_apart", batches.packed_apart, _full(4), needs_cache=False),
     Check("reordered", batches.reordered, _batch(2, 6)),
     Check("beams_apart", batches.repeated, _batch(1, 6)),
-    Check("branches", forms.branches, lambda sizes: (sizes.first_fold, 44)),
-    Check("rolled_back", forms.rolled_back, lambda sizes: (sizes.main, 90)),
+    Check("branches", states.branches, lambda sizes: (sizes.first_fold, 44)),
+    Check("rolled_back", states.rolled_back, lambda sizes: (sizes.main, 90)),
     Check("rolled_back_batch", batches.rolled_back_together, _batch(1, 24)),
-    Check("saved", forms.saved, lambda sizes: (sizes.first_fold, 3)),
+    Check("saved", states.saved, lambda sizes: (sizes.first_fold, 3)),
     Check("causal", forms.causal, _full(16)),
     Check("greedy", decoding.greedy, _generated(1), DECODED),
     Check("second_call", decoding.second_call, _generated(2), DECODED),

@@ -18,6 +18,7 @@ from torch import Tensor
 from termwise.attention.forms import attend
 from termwise.evaluation.judging import Outcome, allowed, judged
 from termwise.evaluation.tracing import Errors, Parts, Traced, numbers, rows
+from termwise.evaluation.vanishing import left_out, may_cancel
 
 LOGIT_COLUMNS = 2048
 EVENER = 0.25  # what scores are multiplied by in the even stage
@@ -82,6 +83,7 @@ class Exam:
         self.single_rows: Parts = []
         self._exact: dict[int, Parts] = {}
         self._plain: dict[int, Tensor] = {}
+        self._left_out: dict[int, Tensor] = {}
 
     @property
     def layers(self) -> int:
@@ -106,8 +108,11 @@ class Exam:
         """Cast the model to this stage, and compute what is exact."""
         self.model.to(self.dtype)
         self.model.to(torch.float64)
+        can_cancel = self.dtype != torch.float64 and any(map(may_cancel, specs_of(self.model.config)))
         for i in range(len(self.sequences)):
             self.exact(i)
+            if can_cancel:
+                self._left_out[i] = left_out(self.model, self.ids(i))
         self.model.to(self.dtype)
         if self.dtype != torch.float64:
             for i in range(len(self.sequences)):
@@ -137,7 +142,11 @@ class Exam:
     def errors(self, found: Parts, index: int, start: int = 0, kept: slice = slice(None)) -> Errors:
         """Of rows of a sequence that follow one another from `start` on."""
         position = numbers(start, found)[kept]
-        return Errors.of([part[kept] for part in found], self.exact(index), index, position)
+        errors = Errors.of([part[kept] for part in found], self.exact(index), index, position)
+        if index not in self._left_out:
+            return errors
+        values = errors.values.masked_fill(self._left_out[index][position], torch.nan)
+        return Errors(values, errors.sequence, errors.position)
 
     def judge(self, errors: Errors, what: str) -> Outcome:
         """Whether rows of the form `what` agree."""

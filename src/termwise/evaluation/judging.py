@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from termwise.evaluation.tracing import Errors, rms
+from termwise.evaluation.tracing import Errors, rms, worst
 
 PROMISED = {torch.float64: 1e-10, torch.float32: 1e-5}
 OVER_PLAIN = 2.0
@@ -43,15 +43,19 @@ def judged(
     errors: Errors, plain: Callable[[Errors], Tensor] | None, dtype: torch.dtype, names: tuple[str, str]
 ) -> Outcome:
     """Whether rows agree with float64. `plain`: the errors of the plain form at the same rows; `names`: the two forms."""
-    if not len(errors.values):
+    num_left_out = int(errors.values.isnan().any(dim=1).sum())
+    if bool(errors.values.isnan().all()):
         return Outcome(None, status="excluded", reason="every row was left out: row sums nearly vanish there")
     usual = None if plain is None else plain(errors)
     mean, row = allowed(errors.values.shape[1], dtype, usual)
-    found, worst = rms(errors.values), errors.values.amax(dim=0)
-    part = int((found / mean).argmax())
+    found, largest = rms(errors.values), worst(errors.values)
+    part = int((found / mean).nan_to_num(nan=0.0, posinf=torch.inf).argmax())
     where = {"layer": part} if part < len(found) - 1 else {"layer": "logits"}
-    outcome = Outcome(float(found[part]), float(mean[part]), where=where, method=f"{len(errors.values)} rows")
-    is_bad = (found > mean) | (worst > row)
+    method = f"{len(errors.values)} rows" + (
+        f", {num_left_out} left out: row sums nearly vanish there" if num_left_out else ""
+    )
+    outcome = Outcome(float(found[part]), float(mean[part]), where=where, method=method)
+    is_bad = (found > mean) | (largest > row)
     if not bool(is_bad.any()):
         return outcome
     return _failed(errors, is_bad, mean, row, names)
@@ -64,9 +68,9 @@ def allowed(num_parts: int, dtype: torch.dtype, plain: Tensor | None) -> tuple[T
     row = WORST_ROW * mean
     if plain is not None:
         # A plain form that is not finite allows nothing.
-        plain = torch.where(plain.isfinite(), plain, torch.zeros_like(plain))
+        plain = torch.where(plain.isinf(), torch.zeros_like(plain), plain)
         mean = mean.maximum(OVER_PLAIN * rms(plain))
-        row = row.maximum(WORST_ROW_OVER_PLAIN * plain.amax(dim=0))
+        row = row.maximum(WORST_ROW_OVER_PLAIN * worst(plain))
     return mean, row
 
 

@@ -66,7 +66,7 @@ def numbers(start: int, parts: Parts) -> Int[Tensor, " N"]:
 
 @dataclass(frozen=True)
 class Errors:
-    """Relative errors of rows against float64, (N, P), with the sequence and the position each row has."""
+    """Relative errors of rows against float64, (N, P), NaN where left out, with the sequence and the position each row has."""
 
     values: Float[Tensor, "N P"]
     sequence: Int[Tensor, " N"]
@@ -104,5 +104,10 @@ def _row_errors(found: Tensor, exact: Tensor, rows: Tensor) -> Float[Tensor, " N
 
 
 def rms(values: Float[Tensor, "N P"]) -> Float[Tensor, " P"]:
-    """Root mean square over rows."""
-    return values.square().mean(dim=0).sqrt()
+    """Root mean square over the rows that are not left out; 0 where all are."""
+    return values.square().nanmean(dim=0).sqrt().nan_to_num(nan=0.0, posinf=torch.inf)
+
+
+def worst(values: Float[Tensor, "N P"]) -> Float[Tensor, " P"]:
+    """The largest of the rows that are not left out."""
+    return values.nan_to_num(nan=0.0, posinf=torch.inf).amax(dim=0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import statistics
 import time
@@ -11,64 +10,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from termwise.evaluation.subject import Opened, open_subject
+from termwise.evaluation.verify_config import VerifyConfig
 from termwise.results import Record, RunFolder, config_hash, now
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from termwise.evaluation.agreement import Check
-    from termwise.evaluation.exam import Sizes
     from termwise.evaluation.judging import Outcome
 
 Say = Callable[[str], None]
 InWords = Callable[[float], str]
-DTYPES = ("all", "float32", "bfloat16")
-SOAKED = ("float32", "bfloat16")
 SOAK_CHECKS = ("drift", "twin_states", "memory", "bad_rows", "step_time")
-QUICK_SOAK = 1024
-LEAST_SOAK = 512
-MARGIN = 64  # tokens beyond the soak, for steps that are timed
 EVERY = 20.0  # seconds between two lines about the time left
-
-
-@dataclass(frozen=True)
-class VerifyConfig:
-    """What is verified on which text. `soak`: tokens that are streamed; `dtype`: one precision beside float64, or all."""
-
-    model: str
-    text: tuple[str, ...] = ()
-    column: str | None = None
-    errors: str = "strict"
-    soak: int = 8192
-    quick: bool = False
-    dtype: str = "all"
-    device: str = "cpu"
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name, allowed in (("dtype", DTYPES), ("errors", ("strict", "replace"))):
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name}={getattr(self, name)!r}; allowed are {', '.join(allowed)}")
-        if self.soak and not LEAST_SOAK <= self.soak <= 2**24:
-            raise ValueError(f"--soak {self.soak}; allowed are 0 (none) and {LEAST_SOAK} to 16m tokens, e.g. 8k")
-        if not 0 <= self.seed < 2**32:
-            raise ValueError(f"seed={self.seed}; allowed are whole numbers from 0 to {2**32 - 1}")
-
-    @property
-    def stages(self) -> tuple[str, ...]:
-        """In which precisions, float64 first."""
-        from termwise.evaluation.agreement import QUICK_STAGES, STAGES
-
-        return tuple(
-            stage
-            for stage in (QUICK_STAGES if self.quick else STAGES)
-            if self.dtype in ("all", stage) or stage in ("float64", "even")
-        )
-
-    @property
-    def soaked(self) -> tuple[str, ...]:
-        """In which precisions a long text is streamed."""
-        return tuple(dtype for dtype in SOAKED if self.soak and self.dtype in ("all", dtype))
 
 
 @dataclass(frozen=True)
@@ -79,47 +34,6 @@ class Step:
     name: str
     check: Check | None
     seconds: float
-
-
-@dataclass(frozen=True)
-class Opened:
-    """A model that is ready, with its text as one row of tokens."""
-
-    model: Any
-    folder: Path | None
-    text: Tensor
-    sizes: Sizes
-    notes: tuple[str, ...]
-    described: dict[str, Any]
-
-
-def fingerprint(folder: Path | None) -> str | None:
-    """Of the files that make a model; None for a model that is built from a name."""
-    if folder is None:
-        return None
-    digest = hashlib.blake2b(digest_size=8)
-    for path in sorted(folder.iterdir()) if folder.is_dir() else (folder,):
-        if path.suffix in (".json", ".safetensors", ".gguf"):
-            digest.update(path.name.encode())
-            with open(path, "rb") as file:
-                digest.update(hashlib.file_digest(file, "blake2b").digest())
-    return digest.hexdigest()
-
-
-def resolved(config: VerifyConfig) -> dict[str, Any]:
-    """The settings with what the model's files are now. ValueError for a model or a text that is not there."""
-    from termwise.data.sources import find_roots
-    from termwise.models.naming import find_model
-
-    if config.text:
-        find_roots(config.text)
-    found = asdict(config) | {"text": list(config.text)}
-    return found | {"weights": fingerprint(find_model(config.model).folder)}
-
-
-def default_folder(settings: Mapping[str, Any]) -> Path:
-    """termwise-runs/verify-HASH of what was asked for and of the model's files."""
-    return Path("termwise-runs") / f"verify-{config_hash(dict(settings))}"
 
 
 def describe(config: VerifyConfig, out: Path) -> dict[str, Any]:
@@ -216,75 +130,6 @@ class Progress:
         self.say(f"[{min(1.0, self._done / self.estimated):.0%}] {what}; {self.in_words(left)} left")
 
 
-def open_subject(config: VerifyConfig, cache: Path, needed: int) -> Opened:
-    """The model on its device and `needed` tokens of text, at least those of the sequences."""
-    import torch
-
-    from termwise.evaluation.exam import Sizes, specs_of
-    from termwise.models.build import build, load
-    from termwise.models.devices import usable_device
-    from termwise.models.naming import find_model
-
-    place, named = usable_device(config.device), find_model(config.model)
-    notes = [named.note] if named.note else []
-    if named.folder is None:
-        model, tokenizer = build(named.name, vocab_size=257, seed=config.seed), "bytes"
-        notes.append(f"{config.model!r} is a name, so its weights are random; a folder has its own")
-    else:
-        model, found = load(named.folder)
-        tokenizer = "bytes" if found is None else _tokenizer_folder(named.folder, found, cache.with_name("tokenizer"))
-        if found is None and model.config.vocab_size < 257:
-            raise ValueError(
-                f"{named.folder} holds no tokenizer and {model.config.vocab_size} symbols; copy a tokenizer.json into it"
-            )
-    model.eval().to(place, torch.float32)
-    specs = specs_of(model.config)
-    sizes = Sizes.of(specs)
-    text, told = _tokens(config, tokenizer, cache, max(sizes.num_tokens, needed + MARGIN), model.config.vocab_size)
-    described = {
-        "model": config.model, "layers": model.config.num_hidden_layers, "specs": [spec.short_name for spec in specs],
-        "parameters": sum(p.numel() for p in model.parameters()), "tokens": len(text), "text": told[-1],
-        "lengths": [sizes.main, *(prefix + sizes.more for prefix in sizes.prefixes)],
-    }  # fmt: skip
-    return Opened(model, named.folder, text.to(place), sizes, tuple([*notes, *told]), described)
-
-
-def _tokenizer_folder(model: Path, tokenizer: Any, beside: Path) -> str:
-    """A folder with tokenizer.json: the model's own, else one that is written (a GGUF file holds its tokenizer inside)."""
-    if (model / "tokenizer.json").is_file():
-        return str(model)
-    tokenizer.save_pretrained(beside)
-    return str(beside)
-
-
-def _tokens(
-    config: VerifyConfig, tokenizer: str, cache: Path, wanted: int, vocab_size: int
-) -> tuple[Tensor, list[str]]:
-    """The first `wanted` tokens of the text, from its start again where it is shorter; and what must be said of it."""
-    import numpy as np
-    import torch
-
-    from termwise.data.text import open_text
-
-    how: dict[str, Any] = {"column": config.column, "errors": config.errors, "tokenizer": tokenizer}
-    text = open_text(list(config.text) or None, cache=cache, **how)
-    if text.vocab_size > vocab_size:
-        raise ValueError(
-            f"the tokenizer of {config.model} has {text.vocab_size} symbols, the model {vocab_size}; copy its own tokenizer.json"
-        )
-    found: list[Any] = []
-    for part in (text.train, text.held_out):
-        for index in range(part.num_documents):
-            if sum(map(len, found)) < wanted:
-                found.append(part.document(index))
-    ids = torch.from_numpy(np.concatenate(found))
-    notes = list(text.notes)
-    if len(ids) < wanted:
-        notes.append(f"the text has {len(ids):,} tokens, {wanted:,} are needed: it is read from its start again")
-        ids = ids.repeat(-(-wanted // len(ids)))
-    return ids[:wanted].long(), notes
-
-
 def plan(config: VerifyConfig, opened: Opened) -> Iterator[Step]:
     """Every step with its estimate; the soak of a precision stands after its checks."""
     from termwise.evaluation.agreement import SLOWNESS, planned
@@ -296,7 +141,7 @@ def plan(config: VerifyConfig, opened: Opened) -> Iterator[Step]:
             tokens, calls = check.work(opened.sizes)
             yield Step(own, check.name, check, SLOWNESS[stage] * (tokens * per_token + calls * per_call))
         if stage in config.soaked:
-            length = min(config.soak, QUICK_SOAK) if config.quick else config.soak
+            length = config.soak_length
             yield Step(stage, "soak", None, SLOWNESS[stage] * length * (2.5 * per_token + per_call / 40))
 
 
@@ -360,7 +205,7 @@ def _soak(config: VerifyConfig, opened: Opened, stage: str, progress: Progress, 
     from termwise.evaluation.exam import DTYPES as TYPES
     from termwise.evaluation.judging import Outcome
 
-    length = min(config.soak, QUICK_SOAK) if config.quick else config.soak
+    length = config.soak_length
     opened.model.to(TYPES[stage])
     done = 0
 
