@@ -182,6 +182,7 @@ class Attention(nn.Module):
             parameters=parameters or None,
             initial_state=cache.states[number] if cache is not None and cache.states else None,
             output_final_state=cache is not None,
+            record_past=cache is not None and cache.record_past,
             row_counts=row_counts,
         )  # fmt: skip
 
