@@ -65,7 +65,8 @@ def prompt_lookup(exam: Exam) -> Outcome:
 def assisted(exam: Exam) -> Outcome:
     """Drafts of a small model with random weights: nearly all are taken back."""
     config = exam.model.config
-    assistant = build("linear_elu", preset="recall", vocab_size=config.vocab_size, seed=exam.seed)
+    sizes = {"vocab_size": config.vocab_size, "max_position_embeddings": config.max_position_embeddings}
+    assistant = build("linear_elu", preset="recall", seed=exam.seed, **sizes)
     assistant.to(exam.model.device, exam.dtype).eval()
     prompt = exam.ids(0, 0, exam.sizes.first_fold - 10)
     return _compared(exam, prompt, _generate(exam, prompt, assistant_model=assistant), "assisted decoding")
