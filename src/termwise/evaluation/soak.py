@@ -44,7 +44,7 @@ class Twin:
     @classmethod
     def of(cls, num_layers: int) -> Twin:
         """A twin that has seen nothing."""
-        return cls([RowCounts() for _ in range(num_layers)])
+        return cls([RowCounts() for _ in range(num_layers)], apart=dict.fromkeys(range(num_layers), (0.0, "")))
 
     def begin(self) -> None:
         """A new call of the model."""
@@ -88,7 +88,7 @@ class Twin:
                 continue
             distance = float((one.double() - two).norm() / two.norm().clamp(min=1e-300))
             distance = distance if distance == distance else float("inf")
-            if distance > self.apart.get(layer, (0.0, ""))[0]:
+            if distance > self.apart[layer][0]:
                 self.apart[layer] = (distance, name)
 
     def take(self) -> dict[int, tuple[float, float]]:
@@ -244,7 +244,7 @@ def states(seen: Stream) -> Outcome:
     layer, (value, name) = max(seen.apart.items(), key=lambda item: item[1][0])
     where = {"layer": layer}
     if value <= limit:
-        return Outcome(value, limit, where=where, method=name)
+        return Outcome(value, limit, where=where, method=name or None)
     reason = (
         f"{name} of layer {layer} differs from the float64 twin by {value:.2g} at some time, allowed is {limit:.2g}"
     )
