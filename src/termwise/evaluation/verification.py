@@ -80,9 +80,11 @@ def run_verify(
 
 
 def _verify(config: VerifyConfig, folder: RunFolder, opened: Opened, say: Say, in_words: InWords) -> None:
+    from termwise.evaluation.agreement import CHECKS
+
     begun = folder.run.get("begun")
     if begun is None or folder.run.get("finished"):
-        folder.update(begun=now(), finished=None, subject=opened.described)
+        folder.update(begun=now(), finished=None, subject=opened.described, checks=[check.name for check in CHECKS])
     began = folder.run["begun"]
     done = {(r.subject["stage"], r.subject["check"]) for r in folder.records() if r.started and r.started >= began}
     steps = list(plan(config, opened))

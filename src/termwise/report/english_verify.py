@@ -39,6 +39,7 @@ ENGLISH_VERIFY = {
     "verify.status.excluded": "left out",
     "verify.status.not_measured": "not measured",
     "verify.allowed": "of {value}",
+    "verify.over": "over {value}",
     "verify.check.original": "Transformers' own class",
     "verify.about.original": "The logits of the class the folder was made for.",
     "verify.check.definition": "Definition",

@@ -117,7 +117,8 @@ def cell(record: Record | None, say: Words, *, with_method: bool = False) -> Cel
         return Cell(say(f"verify.status.{record.status}"), _size(record.subject.get("measured"), record, say), tone)
     note = ""
     if record.subject.get("tolerance"):
-        note = say("verify.allowed", value=_size(record.subject["tolerance"], record, say))
+        key = "verify.over" if check_of(record) == "sensitivity" else "verify.allowed"
+        note = say(key, value=_size(record.subject["tolerance"], record, say))
     if with_method and record.method:
         note = record.method
     return Cell(_size(record.value, record, say), note)

@@ -46,6 +46,9 @@ def verify_view(reading: Reading) -> VerifyView:
     for record in _of_checks(reading.records):
         if record.started is None or record.started >= begun:
             records.setdefault(str(record.subject["check"]), {})[str(record.subject["stage"])] = record
+    order = reading.setting("checks", [])
+    # As they are listed; a check that one stage lacks was first made in a later one.
+    records = dict(sorted(records.items(), key=lambda item: order.index(item[0]) if item[0] in order else -1))
     subject = reading.run.get("subject")
     return VerifyView(reading, subject if isinstance(subject, dict) else {}, records, bool(reading.run.get("finished")))
 
