@@ -217,11 +217,11 @@ def test_a_soak_finds_sums_that_are_rounded():
     from functools import partial
 
     from termwise.attention import forms
-    from termwise.evaluation import soak
+    from termwise.evaluation import soak, soaked
 
     model = build("elu1", preset="recall", vocab_size=29, seed=1).to(torch.bfloat16).eval()
     text = torch.randint(29, (700,), generator=torch.Generator().manual_seed(1))
-    assert soak.states(soak.stream(model, text, 600, lambda done: None)).status == "ok"
+    assert soaked.states(soak.stream(model, text, 600, lambda done: None)).status == "ok"
 
     def rounding(*arguments, original=forms.attend, **given):
         out, state = original(*arguments, **given)
@@ -232,7 +232,7 @@ def test_a_soak_finds_sums_that_are_rounded():
     before = soak.attend
     try:
         soak.attend = partial(rounding, original=before)
-        assert soak.states(soak.stream(model, text, 600, lambda done: None)).status == "failed"
+        assert soaked.states(soak.stream(model, text, 600, lambda done: None)).status == "failed"
     finally:
         soak.attend = before
 

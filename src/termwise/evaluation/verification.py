@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]
 InWords = Callable[[float], str]
-SOAK_CHECKS = ("drift", "twin_states", "memory", "bad_rows", "step_time")
+SOAK_CHECKS = ("drift", "far", "twin_states", "memory", "bad_rows", "step_time")
 EVERY = 20.0  # seconds between two lines about the time left
 
 
@@ -203,7 +203,7 @@ def _original(opened: Opened) -> Outcome:
 def _soak(config: VerifyConfig, opened: Opened, stage: str, progress: Progress, seconds: float) -> dict[str, Outcome]:
     import torch
 
-    from termwise.evaluation import soak
+    from termwise.evaluation import soak, soaked
     from termwise.evaluation.exam import DTYPES as TYPES
     from termwise.evaluation.judging import Outcome
 
@@ -223,8 +223,16 @@ def _soak(config: VerifyConfig, opened: Opened, stage: str, progress: Progress, 
     except (RuntimeError, torch.OutOfMemoryError, AssertionError) as error:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         return {name: Outcome(None, status="failed", reason=reason) for name in SOAK_CHECKS}
-    judges = (soak.drift, soak.states, soak.memory, soak.bad_rows, soak.step_time)
-    return {name: judge(seen) for name, judge in zip(SOAK_CHECKS, judges, strict=True)}
+    far = soaked.far(seen, opened.model.config.num_hidden_layers)
+    found = (
+        soaked.drift(seen),
+        far,
+        soaked.states(seen),
+        soaked.memory(seen),
+        soaked.bad_rows(seen),
+        soaked.step_time(seen),
+    )
+    return dict(zip(SOAK_CHECKS, found, strict=True))
 
 
 def _record(folder: RunFolder, stage: str, name: str, found: Outcome, started: str, seconds: float) -> Record:

@@ -118,6 +118,8 @@ ENGLISH_VERIFY = {
     "verify.about.beams": "Three beams, with a cache as without.",
     "verify.check.drift": "Drift of outputs",
     "verify.about.drift": "The worst layer in the last eighth.",
+    "verify.check.far": "Against a full pass",
+    "verify.about.far": "Logits at the ends of pieces, up to 2,048 tokens in.",
     "verify.check.twin_states": "Drift of states",
     "verify.about.twin_states": "The worst tensor of sums at any time.",
     "verify.check.memory": "Live bytes",

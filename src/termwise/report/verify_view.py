@@ -10,7 +10,7 @@ from termwise.report.read import Reading
 from termwise.results import Record
 
 STAGES = ("original", "float64", "even", "float32", "bfloat16")
-SOAK = ("drift", "twin_states", "memory", "bad_rows", "step_time")
+SOAK = ("drift", "far", "twin_states", "memory", "bad_rows", "step_time")
 
 
 @dataclass(frozen=True)
