@@ -109,11 +109,12 @@ def _wide(given: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Part:
-    """One part of the stream: where it ends, errors by layer, bytes of the cache."""
+    """One part of the stream: where it ends, errors by layer, bytes of the cache, and of its states without room for keys to come."""
 
     stop: int
     errors: dict[int, tuple[float, float]]
     nbytes: int
+    held: int
     formula: int
 
 
@@ -129,7 +130,7 @@ class Stream:
     last_step: float
     not_finite: int | None
     is_constant: bool
-    has_exact_formula: bool
+    has_states_alone: bool
     may_be_negative: bool
     dtype: torch.dtype
     far: tuple[list[int], Tensor] | None  # places, and by how much the logits there differ from a full pass
@@ -157,7 +158,7 @@ def stream(model: Any, text: Tensor, length: int, tick: Callable[[int], None]) -
                 ends[done - 1] = logits[0, -1].double().cpu()
             tick(done)
             if done in stops:
-                parts.append(Part(done, twin.take(), cache.nbytes, _formula(model, cache, done)))
+                parts.append(Part(done, twin.take(), cache.nbytes, _held(cache), _formula(model, cache, done)))
             if done in (stops[0], stops[-1]):
                 clock[done] = _timed(model, text, cache, done)
     specs = specs_of(model.config)
@@ -214,6 +215,12 @@ def _timed(model: Any, text: Tensor, cache: Any, start: int) -> list[float]:
     for layer, by in zip(model.model.layers, watched, strict=True):
         layer.self_attn.attend_by = by
     return times
+
+
+def _held(cache: Any) -> int:
+    """Bytes of what the states hold."""
+    tensors = (t for layer in cache.layers for state in layer.states for t in state.tensors.values())
+    return sum(t.numel() * t.element_size() for t in tensors)
 
 
 def _formula(model: Any, cache: Any, length: int) -> int:

@@ -81,12 +81,13 @@ def memory(seen: Stream) -> Outcome:
     if len(set(sizes[1:])) > 1:
         reason = f"no head is exact, yet the cache grows from {sizes[1]:,} B after {seen.parts[1].stop:,} tokens to {sizes[-1]:,} B"
         return Outcome(sizes[-1], sizes[1], "failed", reason, **told)
-    formula = seen.parts[-1].formula
-    if seen.has_exact_formula and formula != sizes[-1]:
-        reason = f"the cache has {sizes[-1]:,} B, the formula says {formula:,} B"
-        return Outcome(sizes[-1], formula, "failed", reason, **told)
-    method = "as the formula says" if seen.has_exact_formula else "convolutions included, which no formula covers"
-    return Outcome(sizes[-1], formula, method=method, **told)
+    held, formula = seen.parts[-1].held, seen.parts[-1].formula
+    if held != formula:
+        reason = f"the states hold {held:,} B, the formula says {formula:,} B"
+        return Outcome(held, formula, "failed", reason, **told)
+    more = f", {sizes[-1] - held:,} B more: room for keys to come" if sizes[-1] > held else ""
+    more += "" if seen.has_states_alone else " and inputs of convolutions"
+    return Outcome(sizes[-1], formula, method=f"states as the formula says{more}", **told)
 
 
 def bad_rows(seen: Stream) -> Outcome:
