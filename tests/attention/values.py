@@ -93,7 +93,7 @@ def inputs(
     if spec.log_decay:
         given["log_decay"] = -torch.nn.functional.softplus(normal(batch, num_keys, kv_heads) - 2)
     learned: dict[str, Tensor] = {}
-    sizes = {"heads": heads, "kv_heads": kv_heads}
+    sizes = {"heads": heads, "kv_heads": kv_heads, "key_width": key_width}
     for name, shape in spec.parameters(value_width).items():
         learned[name] = normal(*(sizes[s] if isinstance(s, str) else s for s in shape))
     if spec.needs_running_gate:

@@ -42,7 +42,7 @@ def check(given: dict[str, Any]) -> None:
         if tensor is not None and name.endswith("mask") and tensor.dtype != torch.bool:
             raise ValueError(f"{name} has type {tensor.dtype}; expected bool, True where real: {name}.bool()")
     _check_declared(
-        spec, given["input_gate"], given["output_gate"], log_decay, parameters, heads, kv_heads, value_width,
+        spec, given["input_gate"], given["output_gate"], log_decay, parameters, heads, kv_heads, key_width, value_width,
         (batch, num_keys, kv_heads),
     )  # fmt: skip
     check_form(
@@ -95,7 +95,7 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
 
 def _check_declared(
     spec: AttentionSpec, input_gate: Tensor | None, output_gate: Tensor | None, log_decay: Tensor | None, parameters: dict[str, Tensor],
-    heads: int, kv_heads: int, value_width: int, per_key: tuple[int, int, int],
+    heads: int, kv_heads: int, key_width: int, value_width: int, per_key: tuple[int, int, int],
 ) -> None:  # fmt: skip
     """What the spec declares must be there, in the declared shape, and nothing else."""
     for name, declared, tensor in (
@@ -107,7 +107,7 @@ def _check_declared(
             raise ValueError(f"the spec {spec.short_name} declares {name}; pass the tensor {name}=... to attend")
     if input_gate is not None and spec.input_gate == "count":
         raise ValueError("input_gate='count' makes its own gate from the count; leave the input_gate tensor out")
-    sizes: dict[str | int, int] = {"heads": heads, "kv_heads": kv_heads}
+    sizes: dict[str | int, int] = {"heads": heads, "kv_heads": kv_heads, "key_width": key_width}
     needed: dict[str, tuple[int, ...]] = {}
     for name, shape in spec.parameters(value_width).items():
         needed[name] = tuple(sizes[s] if isinstance(s, str) else s for s in shape)

@@ -19,7 +19,7 @@ from termwise.attention.state import AttentionState
 def attend_step(given: dict[str, Any]) -> tuple[Tensor, AttentionState | None] | None:
     """Checked arguments of `attend` -> its result, or None where the general engine has to do it."""
     state: AttentionState = given["initial_state"]
-    if not _is_plain(given, state):
+    if state.spec.evicts or not _is_plain(given, state):
         return None
     if state.spec.is_constant_size:
         return step_compiled(given, state) if state.key.device.type == "cpu" else None
