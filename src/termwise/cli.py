@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import termwise
-from termwise.commands import bench, evaluate, generate, report, study, variants
+from termwise.commands import bench, evaluate, generate, plan, report, study, variants
 
 app = typer.Typer(
     name="termwise",
@@ -42,7 +42,15 @@ def root(
     """Softmax attention, one term at a time: compare attention by its parts, on your own text."""
 
 
-for command in (study.study, evaluate.evaluate, generate.generate, bench.bench, report.report, variants.variants):
+for command in (
+    study.study,
+    evaluate.evaluate,
+    generate.generate,
+    bench.bench,
+    plan.plan,
+    report.report,
+    variants.variants,
+):
     app.command()(command)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from termwise.report import bench_page
+from termwise.report import bench_page, plan_page
 from termwise.report.bench_view import bench_view
+from termwise.report.plan_view import plan_view
 from termwise.report.read import read
 from termwise.report.sections import sections, text_name
 from termwise.report.verdict import summary
@@ -27,8 +28,13 @@ def write(folder: str | Path, *, lang: str = "en") -> Path:
     say = words(lang)
     reading = read(folder)
     path = Path(folder) / "index.html"
-    is_bench = reading.run["command"] == "bench"
-    text = rendered(bench_page.parts(bench_view(reading), say), say) if is_bench else render(view(reading), say)
+    command = reading.run["command"]
+    if command == "bench":
+        text = rendered(bench_page.parts(bench_view(reading), say), say)
+    elif command == "plan":
+        text = rendered(plan_page.parts(plan_view(reading), say), say)
+    else:
+        text = render(view(reading), say)
     atomic_write_text(path, text)
     return path
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from termwise.report import bench_page, bench_tables, tables, verdict
+from termwise.report import bench_page, bench_tables, plan_page, tables, verdict
 from termwise.report.bench_view import BenchView, bench_view
 from termwise.report.blocks import Cell
 from termwise.report.page import progress, title
+from termwise.report.plan_view import PlanView, plan_view
 from termwise.report.read import read
 from termwise.report.view import View, view
 from termwise.report.words import Words, words
@@ -34,6 +35,8 @@ def summary(folder: str | Path, *, lang: str = "en") -> Group:
     reading = read(folder)
     if reading.run["command"] == "bench":
         return _bench(bench_view(reading), Path(folder), say)
+    if reading.run["command"] == "plan":
+        return _plan(plan_view(reading), Path(folder), say)
     shown = view(reading)
     told = verdict.summary(shown, say)
     head = Text(title(shown, say), style="bold")
@@ -64,6 +67,22 @@ def _bench(shown: BenchView, folder: Path, say: Words) -> Group:
     page = folder / "index.html"
     opened = [Text(say("terminal.open", path=page), style="bold")] if page.exists() else []
     return Group(*head, *tables, *missing, *opened)
+
+
+def _plan(shown: PlanView, folder: Path, say: Words) -> Group:
+    """The end of a plan: what it costs, the front beside its baselines."""
+    from rich.console import Group
+    from rich.text import Text
+
+    parts = plan_page.parts(shown, say)
+    told = parts["summary"]
+    lines = [Text(parts["title"], style="bold"), Text(told.headline), *(Text(line) for line in told.lines)]
+    if parts["progress"]:
+        lines.append(Text(parts["progress"], style="yellow"))
+    table = plan_page.front_table(shown, say)
+    page = folder / "index.html"
+    opened = [Text(say("terminal.open", path=page), style="bold")] if page.exists() else []
+    return Group(*lines, *([_table(table)] if table is not None else []), *opened)
 
 
 def _table(brief: tables.Table) -> Table:
