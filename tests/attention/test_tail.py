@@ -241,10 +241,10 @@ def test_heads_and_sequences_do_not_see_each_other(orders, center, centers):
                 )
 
 
-def test_order_0_is_held_in_about_one_key_and_value_a_center():
+def test_order_0_is_held_in_the_size_of_one_key_and_value_a_center():
     tail = empty_tail(spec_of((0,), "mean", 32), 1, 1, 64, 64, 0.125, torch.empty(0))
-    held = sum(t.numel() for t in (tail.moments, tail.mass, tail.count))
-    equal(held, 32 * (64 + 64 + 2), "key sum, value sum, and the count twice")
+    equal((tail.moments.numel(), tail.mass.numel()), (32 * 64, 32 * 65), "value sums; key sums and their number")
+    equal(tail.reference, None, "and no reference, which sums alone have no need of")
     tail = empty_tail(spec_of((0, 1), "mean", 32), 1, 1, 64, 64, 0.125, torch.empty(0))
     equal(tail.moments.numel(), 32 * 65 * 64, "orders 0..1: values, and values times each coordinate")
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from termwise.attention.refusals import nearest
-from termwise.models.build import PICKLES, folder_tokenizer
+from termwise.models.build import PICKLES, folder_tokenizer, pickle_refusal
+from termwise.models.gguf import gguf_file, quiet, read_gguf
 from termwise.models.naming import trained_folder
-
-GGUF = ".gguf"
 
 
 @dataclass(frozen=True)
@@ -80,8 +77,8 @@ def open_pretrained(name: str | Path) -> Pretrained:
     Only safetensors and GGUF weights are read, and no code of the folder runs. Errors: ValueError for a name without a
     folder, an architecture that is not supported, remote code, old .bin weights, and weights that do not fit.
     """
-    if (gguf := _gguf_file(Path(name).expanduser())) is not None:
-        return _from_gguf(gguf)
+    if (path := gguf_file(Path(name).expanduser())) is not None:
+        return described(*read_gguf(path, lambda config: checked_family(config, str(path))), path)
     folder = trained_folder(str(name))
     found = _read_config(folder)
     family = checked_family(found, str(folder))
@@ -156,42 +153,6 @@ def _window(config: Any) -> int | None:
     return window if is_used else None
 
 
-def _gguf_file(path: Path) -> Path | None:
-    """The GGUF file a path means: itself, or the only one of a folder without config.json. ValueError for several."""
-    if path.is_file() and path.suffix == GGUF:
-        return path
-    if not path.is_dir() or (path / "config.json").exists() or (path / "model").is_dir():
-        return None
-    found = sorted(path.glob(f"*{GGUF}"))
-    if len(found) > 1:
-        raise ValueError(f"{path} holds {len(found)} GGUF files; name one: {', '.join(map(str, found[:4]))}")
-    return found[0] if found else None
-
-
-def _from_gguf(path: Path) -> Pretrained:
-    try:
-        import gguf  # noqa: F401 (transformers reads the file through it)
-    except ImportError:
-        raise ValueError(f"{path} is a GGUF file, which needs one more package: pip install 'termwise[gguf]'") from None
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-
-    source = {"gguf_file": path.name, "local_files_only": True}
-    checked_family(_read(path, AutoConfig, source).to_dict(), str(path))
-    model = _read(path, AutoModelForCausalLM, source | {"dtype": "float32", "attn_implementation": "sdpa"})
-    return described(model, _read(path, AutoTokenizer, source), path)
-
-
-def _read(path: Path, auto: Any, source: dict[str, Any]) -> Any:
-    try:
-        with _quiet():
-            return auto.from_pretrained(path.parent, **source)
-    except Exception as error:  # a cut file raises struct.error, an unknown architecture ValueError, and so on
-        told = " ".join(str(error).split())[:200]
-        raise ValueError(
-            f"{path} cannot be read ({told}); supported are GGUF files of {', '.join(FAMILIES)}"
-        ) from error
-
-
 def _read_config(folder: Path) -> dict[str, Any]:
     try:
         return json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -206,12 +167,7 @@ def _check_weights(folder: Path, family: str) -> None:
     pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
     if not pickles:
         raise ValueError(f"{folder}: no weights; model.safetensors is expected")
-    auto = "AutoModel" if family == "bert" else "AutoModelForCausalLM"
-    line = f"from transformers import {auto} as A; A.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
-    raise ValueError(
-        f"{folder}: only {pickles[0]}, a pickle, which is never opened here. If you trust it, convert it once: "
-        f'python -c "{line}"'
-    )
+    raise ValueError(pickle_refusal(folder, pickles[0], "AutoModel" if family == "bert" else "AutoModelForCausalLM"))
 
 
 def _load(folder: Path, family: str) -> Any:
@@ -221,7 +177,7 @@ def _load(folder: Path, family: str) -> Any:
     auto: Any
     auto, own = (AutoModel, {"add_pooling_layer": False}) if family == "bert" else (AutoModelForCausalLM, {})
     try:
-        with _quiet():
+        with quiet():
             model, info = auto.from_pretrained(
                 folder, output_loading_info=True, local_files_only=True, use_safetensors=True, dtype="float32",
                 attn_implementation="sdpa", ignore_mismatched_sizes=True, **own,
@@ -235,19 +191,3 @@ def _load(folder: Path, family: str) -> Any:
             some = ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
             raise ValueError(f"{folder}: weights do not fit config.json: {len(names)} {kind.replace('_', ' ')}: {some}")
     return model
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without transformers' bars and reports: what does not fit is told by ours."""
-    from transformers.utils import logging
-
-    before = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before[0])
-        if before[1]:
-            logging.enable_progress_bar()

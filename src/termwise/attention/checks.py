@@ -27,6 +27,8 @@ def check(given: dict[str, Any]) -> None:
     has_decay = log_decay is not None or (initial_state is not None and initial_state.age is not None)
     if not causal and has_decay:
         raise ValueError("log_decay needs causal=True: without the causal mask there is no order to decay in")
+    if spec.evicts:
+        _check_evicting(spec, given)
     parameters = given["parameters"] or {}
     shapes: dict[str, tuple[Tensor | None, tuple[int, ...]]] = {
         "input_gate": (given["input_gate"], (batch, num_keys, kv_heads)),
@@ -56,6 +58,19 @@ def check(given: dict[str, Any]) -> None:
     )
     if given["cu_seqlens"] is not None:
         _check_boundaries(given["cu_seqlens"], batch, num_queries, num_keys, given["key_mask"], initial_state)
+
+
+def _check_evicting(spec: AttentionSpec, given: dict[str, Any]) -> None:
+    """Tensors that slots which keys leave at fixed positions have no use for."""
+    if given["log_decay"] is not None:
+        raise ValueError(
+            f"log_decay with {spec.short_name}: keys that left the slots at other times would have decayed by other amounts; leave "
+            "it out, or use a Local without heavy and evict_every"
+        )
+    if given["query_mask"] is not None and given["query_mask"] is not given["key_mask"]:
+        raise ValueError(
+            f"query_mask with {spec.short_name}: a query is noted by the rank of its own key; leave it out, key_mask serves both"
+        )
 
 
 def _check_kinds(given: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ and what they give each slot, w / Z, is noted. No gradient flows through the cho
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -32,6 +33,7 @@ from termwise.attention.state import AttentionState
 from termwise.attention.tail import read_tail
 
 Bounds = Sequence[tuple[int, int]]
+HIDDEN = -1e30  # a score whose exponential is 0 beside any other
 
 
 def run_evicting(call: Call) -> tuple[Tensor, AttentionState | None]:
@@ -106,11 +108,7 @@ def _bounds(first: int, length: int, every: int, chunk_size: int | None) -> Boun
     """Blocks of columns 0..length, column 0 holding the key that makes the count `first`; at most `chunk_size` wide."""
     edges = [0, *range(every - first % every if first % every else every, length, every), length]
     size = chunk_size or every
-    return [
-        (i, min(i + size, stop))
-        for start, stop in zip(edges, edges[1:], strict=False)
-        for i in range(start, stop, size)
-    ]
+    return [(i, min(i + size, stop)) for start, stop in itertools.pairwise(edges) for i in range(start, stop, size)]
 
 
 def _columns(tensor: Tensor, source: Tensor) -> Tensor:
@@ -164,33 +162,40 @@ def _block(
     sums, weights = weigh(state, queries)
     is_row = (queries.rank >= 0) if queries.is_real is None else (queries.rank >= 0) & queries.is_real
     out = finish(state.spec, sums, queries, is_row, parameters, row_counts, None)
-    return out, noting(state, keys.rank, given_by(sums, weights, is_row))
+    if state.given is not None:
+        state = noting(state, keys.rank, given_by(sums, weights, is_row))
+    return out, state
 
 
 def weigh(state: AttentionState, queries: Queries) -> tuple[Weighing, Tensor]:
-    """Sums over slots and tail, and the weights of the slots (B, G, R, T, L), both times exp(-M)."""
-    query = queries.query
+    """Sums over slots and tail, and the weights of the slots (B, G, R, T, L), all times one factor of the query."""
+    query, tail, length = queries.query, tail_of(state), state.key.shape[2]
     scores = (query.flatten(2, 3) * state.slot_scale) @ state.key.transpose(2, 3)
-    rank = state.rank[:, :, None, :]
-    is_hidden = (rank < 0) | (rank > queries.rank[:, None, :, None])
-    scores = scores.unflatten(2, query.shape[2:4]).masked_fill(is_hidden[:, :, None], -torch.inf)
-    peak, tail = scores.detach().amax(dim=-1, keepdim=True), tail_of(state)
+    scores = _hidden(scores.unflatten(2, query.shape[2:4]), state, queries)
     if tail is None:
-        peak = peak.masked_fill(peak == -torch.inf, 0)
-        weights = (scores - peak).exp()
-        return Weighing(_apply(weights, state.value), weights.sum(dim=-1, keepdim=True), None, peak), weights
+        weights = scores.softmax(dim=-1)
+        return Weighing(_apply(weights, state.value), torch.ones_like(weights[..., :1]), None, None), weights
     reading = read_tail(tail, query, state.spec)
-    peak = torch.maximum(peak, reading.shift.detach().amax(dim=-1, keepdim=True))
-    peak = peak.masked_fill(peak == -torch.inf, 0)
-    weights, gain = (scores - peak).exp(), (reading.shift - peak).exp()
+    weights, gain = torch.cat([scores, reading.shift], dim=-1).softmax(dim=-1).tensor_split([length], dim=-1)
     near = weights.sum(dim=-1, keepdim=True)
     sums = Weighing(
         weighted=_apply(weights, state.value) + reading.weighted(gain),
         mass=near + (gain * reading.mass).sum(dim=-1, keepdim=True),
         decayed_count=near + (gain * tail.count[:, :, None, None, :]).sum(dim=-1, keepdim=True),
-        log_scale=peak,
+        log_scale=None,
     )
     return sums, weights
+
+
+def _hidden(scores: Tensor, state: AttentionState, queries: Queries) -> Tensor:
+    """Scores with those of empty slots and later keys so low that their weight is 0, but finite: no row is without any."""
+    length, block = scores.shape[-1], queries.query.shape[3]
+    # Without padding only the keys of the block itself can be hidden.
+    start = 0 if bool((state.rank < 0).any()) else length - block
+    rank = state.rank[:, :, None, start:]
+    is_hidden = (rank < 0) | (rank > queries.rank[:, None, :, None])
+    scores[..., start:].masked_fill_(is_hidden[:, :, None], HIDDEN)
+    return scores
 
 
 def _apply(weights: Tensor, value: Tensor) -> Tensor:
@@ -199,17 +204,16 @@ def _apply(weights: Tensor, value: Tensor) -> Tensor:
 
 def given_by(sums: Weighing, weights: Tensor, is_row: Tensor) -> Tensor:
     """What each query gives each slot, summed over the group: (B, G, T, L)."""
-    mass = sums.mass.detach()
+    weights, mass = weights.detach(), sums.mass.detach()
     if sums.decayed_count is not None:
-        mass = away_from_zero(mass, VANISHING * sums.decayed_count.detach())
-    share = torch.where(is_row[:, None, None, :, None], 1 / mass, torch.zeros_like(mass))
-    return (weights.detach() * share).sum(dim=2)
+        weights = weights / away_from_zero(mass, VANISHING * sums.decayed_count.detach())
+    given = weights.sum(dim=2)
+    return given.masked_fill(~is_row[:, None, :, None], 0)
 
 
 def noting(state: AttentionState, rank: Tensor, given: Tensor) -> AttentionState:
     """The state with what the queries of ranks `rank` (B or 1, T) have given."""
-    if state.given is None or state.given_rank is None:
-        return state
+    assert state.given is not None and state.given_rank is not None
     rows = max(rank.shape[0], state.given_rank.shape[0])
     ranks = torch.cat([state.given_rank.expand(rows, -1), rank.expand(rows, -1)], dim=1)
     return dataclasses.replace(state, given=torch.cat([state.given, given], dim=2), given_rank=ranks)

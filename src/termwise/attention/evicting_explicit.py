@@ -42,7 +42,8 @@ def attend_explicit(call: Call, blocks: Blocks) -> tuple[Tensor, AttentionState]
         sums, weights = _weigh(call, state, queries, held)
         is_row = (queries.rank >= 0) if queries.is_real is None else (queries.rank >= 0) & queries.is_real
         outputs.append(finish(call.spec, sums, queries, is_row, call.parameters, call.row_counts, None))
-        state = noting(state, keys.rank, given_by(sums, weights, is_row))
+        if state.given is not None:
+            state = noting(state, keys.rank, given_by(sums, weights, is_row))
     out = torch.cat(outputs, dim=3)
     return out, compact(state, held)
 
@@ -57,7 +58,8 @@ def _weigh(call: Call, state: AttentionState, queries: Queries, held: Tensor) ->
     peak = log_weights.detach().amax(dim=-1, keepdim=True)
     if not call.spec.has_tail:
         weights = (log_weights - peak.masked_fill(peak == -torch.inf, 0)).exp()
-        return Weighing(_apply(weights, state), weights.sum(dim=-1, keepdim=True), None, peak), weights
+        mass = weights.sum(dim=-1, keepdim=True)
+        return Weighing(_apply(weights, state), mass, None, peak), weights / mass
     is_far = is_visible & ~is_slot
     middle = _means(call, state, scores, is_far) if kernel.is_centered else torch.zeros_like(scores)
     far_peak = middle.detach().masked_fill(~is_far, -torch.inf).amax(dim=-1, keepdim=True)

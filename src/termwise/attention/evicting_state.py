@@ -25,7 +25,7 @@ from termwise.attention.tail import Tail, fold_into
 
 def tail_of(state: AttentionState) -> Tail | None:
     """What has left the slots; None where it is dropped."""
-    if state.moments is None or state.mass is None or state.reference is None:
+    if state.moments is None or state.mass is None:
         return None
     return Tail(state.scale, state.moments, state.mass, state.decayed_count, state.reference)
 
@@ -73,9 +73,8 @@ def counted(state: AttentionState, is_due: Tensor) -> AttentionState:
     if state.received is not None and state.given is not None and state.given_rank is not None:
         sums = state.given.sum(dim=2)
         changed["received"] = state.received + torch.where(is_due[:, None, None], sums, torch.zeros_like(sums))
-        changed["given"] = state.given.masked_fill(is_due[:, None, None, None], 0)
         changed["given_rank"] = state.given_rank.masked_fill(is_due[:, None], -1)
-    return dataclasses.replace(state, **changed)
+    return _compact_given(dataclasses.replace(state, **changed))
 
 
 def into_tail(state: AttentionState, leaves: Tensor, centers: Tensor | None) -> AttentionState:
@@ -93,6 +92,8 @@ def into_tail(state: AttentionState, leaves: Tensor, centers: Tensor | None) -> 
 
 def _last(chosen: Tensor, number: int) -> Tensor:
     """Places of the last `number` slots when the chosen ones are moved behind all others, each in their order."""
+    if int(chosen.sum()) == number * chosen.shape[0] * chosen.shape[1]:
+        return chosen.nonzero()[:, 2].view(*chosen.shape[:2], number)
     return chosen.to(torch.int8).argsort(dim=2, stable=True)[..., chosen.shape[2] - number :]
 
 
@@ -100,12 +101,13 @@ def _slots(tensor: Tensor, places: Tensor) -> Tensor:
     """Rows `places` (B, G, L') of a (B, G, L, width) tensor; whole rows are copied, which gather does not do."""
     batch, kv_heads, length, _ = tensor.shape
     heads = torch.arange(batch * kv_heads, device=places.device).view(batch, kv_heads, 1)
-    return tensor.flatten(0, 2).index_select(0, (heads * length + places).flatten()).view(*places.shape, tensor.shape[3])
+    return (
+        tensor.flatten(0, 2).index_select(0, (heads * length + places).flatten()).view(*places.shape, tensor.shape[3])
+    )
 
 
 def compact(state: AttentionState, stays: Tensor) -> AttentionState:
-    """The slots `stays` (B, G, L) in their order, and the queries that still count; empty ones in front where sequences differ."""
-    state = _compact_given(state)
+    """The slots `stays` (B, G, L) in their order, empty ones in front where sequences differ."""
     if bool(stays.all()):
         return state
     length = int(stays.sum(dim=2).max())
@@ -123,6 +125,7 @@ def compact(state: AttentionState, stays: Tensor) -> AttentionState:
 
 
 def _compact_given(state: AttentionState) -> AttentionState:
+    """The same for the queries that still count."""
     if state.given is None or state.given_rank is None or bool((state.given_rank >= 0).all()):
         return state
     counts = state.given_rank >= 0
@@ -136,7 +139,7 @@ def _compact_given(state: AttentionState) -> AttentionState:
 
 def settled(state: AttentionState) -> AttentionState:
     """The state without the empty slots that padding has left."""
-    return compact(state, state.rank >= 0)
+    return compact(_compact_given(state), state.rank >= 0)
 
 
 def remembering(after: AttentionState, before: AttentionState) -> AttentionState:
@@ -173,7 +176,7 @@ def _cut(state: AttentionState, target: Tensor) -> AttentionState:
     if state.given_rank is not None:
         changed["given_rank"] = state.given_rank.masked_fill(state.given_rank >= target[:, None], -1)
     stays = (state.rank >= 0) & (state.rank < target[:, None, None])
-    return compact(dataclasses.replace(state, **changed), stays)
+    return compact(_compact_given(dataclasses.replace(state, **changed)), stays)
 
 
 def padded(state: AttentionState, length: int, num_given: int) -> AttentionState:

@@ -270,7 +270,7 @@ class Polynomial(Kernel):
     def formula(self) -> str:
         y = "(x - mean)" if self.is_centered else "x"
         if self.centers > 1:
-            y = f"(x - mean of its group of {self.centers})"
+            y = f"(x - mean of 1 of {self.centers} groups)"
         names = ", ".join(map(str, self.orders)) if len(self.orders) < 6 else f"{self.orders[0]}..{self.orders[-1]}"
         if isinstance(self.coefficients, Minimax):
             return f"sum over n in {{{names}}} of b_n {y}^n, minimax on +-{self.coefficients.radius:g}"

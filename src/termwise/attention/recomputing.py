@@ -106,7 +106,11 @@ class Outputs:
 
 
 def run_recomputing(
-    step: Step, inputs: Inputs, bounds: Sequence[tuple[int, int]], row_counts: RowCounts | None, reading_matters: bool = False
+    step: Step,
+    inputs: Inputs,
+    bounds: Sequence[tuple[int, int]],
+    row_counts: RowCounts | None,
+    reading_matters: bool = False,
 ) -> tuple[Tensor | None, AttentionState]:
     """Outputs of all blocks, joined along the queries, and the last state.
 

@@ -133,14 +133,10 @@ def _check_evicting(spec: AttentionSpec, local: Local) -> None:
             f"{given} with log_decay: keys that left at other times would have decayed by other amounts; leave out log_decay, or "
             "heavy and evict_every"
         )
-    if local.heavy and not (isinstance(spec.normalizer, RowSum) and spec.normalizer.is_pure):
+    if not (isinstance(spec.normalizer, RowSum) and spec.normalizer.is_pure):
         raise ValueError(
-            f"heavy={local.heavy} with {spec.normalizer.formula}: received weights are w / Z, so heavy slots need "
-            "normalizer=RowSum(); or leave heavy=0 and keep evict_every"
-        )
-    if isinstance(spec.normalizer, RunningGateSum):
-        raise ValueError(
-            f"{given} with {spec.normalizer.formula}: use RowSum() or a vector norm, or leave out evict_every"
+            f"{given} with {spec.normalizer.formula}: what a slot receives is w / Z; use normalizer=RowSum(), or leave out heavy "
+            "and evict_every"
         )
 
 

@@ -91,7 +91,8 @@ class AttentionState:
     @property
     def nbytes(self) -> int:
         """Bytes of the live tensors, room for keys to come and a recorded past included."""
-        stores, state = {}, self
+        stores: dict[int, int] = {}
+        state: AttentionState | None = self
         while state is not None:
             stores |= {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in state.tensors.values()}
             state = state.past
@@ -282,7 +283,7 @@ class AttentionState:
         Half the bytes a step, a relative error of some 1e-3 in what is read of far keys. Sums are still kept in fp32: the copy
         is made anew from them at every fold. Errors: ValueError for states without moments, or of another type than fp32.
         """
-        self._refuse_evicting("reading_half", "its moments are read in float32; leave out the bfloat16 copy")
+        self._refuse_evicting("reading_half", "its tail is read in float32; leave out reads_half (--half-state)")
         if self.moments is None or self.moments.dtype != torch.float32:
             kind = "no moments" if self.moments is None else f"moments of {self.moments.dtype}"
             raise ValueError(

@@ -32,7 +32,7 @@ class Tail:
     moments: Tensor  # (B, G, m, F, e) sum phi(k - r) v over the orders that weigh values
     mass: Tensor  # (B, G, m, F') sum phi(k - r); around the mean orders 0 and 1 at least, since they give the mean
     count: Tensor  # (B, G, m)
-    reference: Tensor  # (B, G, m, d) reference keys, mapped and scaled; zeros around zero
+    reference: Tensor | None  # (B, G, m, d) reference keys, mapped and scaled; None: zero
 
 
 def moment_orders(spec: AttentionSpec) -> tuple[int, ...]:
@@ -47,6 +47,11 @@ def mass_orders(spec: AttentionSpec) -> tuple[int, ...]:
     return tuple(range(max(len(orders), 2))) if spec.kernel.is_centered else orders
 
 
+def has_reference(spec: AttentionSpec) -> bool:
+    """Whether moments stand about reference keys: around a mean, from order 1. A sum of keys alone loses nothing about zero."""
+    return spec.kernel.is_centered and len(spec.kernel.dense or ()) > 1
+
+
 def empty_tail(
     spec: AttentionSpec, batch: int, kv_heads: int, key_width: int, value_width: int, scale: float, like: Tensor
 ) -> Tail:
@@ -57,7 +62,7 @@ def empty_tail(
         moments=like.new_zeros(*groups, total_width(key_width, moment_orders(spec)), value_width),
         mass=like.new_zeros(*groups, total_width(key_width, mass_orders(spec))),
         count=like.new_zeros(groups),
-        reference=like.new_zeros(*groups, key_width),
+        reference=like.new_zeros(*groups, key_width) if has_reference(spec) else None,
     )
 
 
@@ -73,25 +78,32 @@ def fold_into(
         return tail
     is_real = is_real.expand(key.shape[:3])
     mapped = spec.kernel.map(key) * tail.scale**0.5
-    tail = dataclasses.replace(tail, reference=_reference(tail, mapped, is_real, spec, centers))
     group = torch.zeros_like(is_real, dtype=torch.int64)
     if tail.count.shape[2] > 1:
         assert centers is not None
         group = nearest_center(key, centers)
-    about = mapped - tail.reference.gather(2, group[..., None].expand_as(key))
-    return _added(tail, *_sorted(about, value, is_real, group, tail.count.shape[2]), spec)
+    if tail.reference is not None:
+        reference = _reference(tail.reference, tail.count, mapped, is_real, spec, centers, tail.scale)
+        tail = dataclasses.replace(tail, reference=reference)
+        mapped = mapped - reference.gather(2, group[..., None].expand_as(key))
+    return _added(tail, *_sorted(mapped, value, is_real, group, tail.count.shape[2]), spec)
 
 
-def _reference(tail: Tail, mapped: Tensor, is_real: Tensor, spec: AttentionSpec, centers: Tensor | None) -> Tensor:
+def _reference(
+    before: Tensor,
+    count: Tensor,
+    mapped: Tensor,
+    is_real: Tensor,
+    spec: AttentionSpec,
+    centers: Tensor | None,
+    scale: float,
+) -> Tensor:
     """(B, G, m, d): the centers, else the first key of each head that ever enters."""
-    if not spec.kernel.is_centered:
-        return tail.reference
     if centers is not None:
-        given = spec.kernel.map(centers.detach().to(tail.reference)) * tail.scale**0.5
-        return given.expand_as(tail.reference)
+        return (spec.kernel.map(centers.detach().to(before)) * scale**0.5).expand_as(before)
     first = is_real.to(torch.int8).argmax(dim=2)[..., None, None].expand(-1, -1, 1, mapped.shape[3])
-    is_start = (tail.count == 0)[..., None] & is_real.any(dim=2)[..., None, None]
-    return torch.where(is_start, mapped.detach().gather(2, first), tail.reference)
+    is_start = (count == 0)[..., None] & is_real.any(dim=2)[..., None, None]
+    return torch.where(is_start, mapped.detach().gather(2, first), before)
 
 
 def _sorted(
@@ -170,6 +182,8 @@ def read_tail(tail: Tail, query: Tensor, spec: AttentionSpec) -> Reading:
         first = tail.mass[..., 1 : 1 + query.shape[-1]]
         total = torch.einsum("bgrtd,bgmd->bgrtm", query, first)
         middle = torch.where(is_empty, shift, total / torch.where(is_empty, torch.ones_like(count), count))
+        shift = middle
+    if tail.reference is not None:
         shift = middle + torch.einsum("bgrtd,bgmd->bgrtm", query, tail.reference)
     shift = torch.where(is_empty, torch.full_like(shift, -torch.inf), shift)
     return Reading(tail, spec, query, middle, shift, _group_mass(tail, query, middle, spec))

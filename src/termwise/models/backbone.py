@@ -92,8 +92,8 @@ class TermwiseModel(TermwisePreTrainedModel):
         if self.num_blank:
             self.blank_tokens = nn.Parameter(torch.empty(self.num_blank, config.hidden_size))
         self.layers = nn.ModuleList(
-            DecoderLayer(config, i, spec, options)
-            for i, (spec, options) in enumerate(zip(config.specs, config.options, strict=True))
+            DecoderLayer(config, i, groups, options)
+            for i, (groups, options) in enumerate(zip(config.groups, config.options, strict=True))
         )
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.rotary = Rotary(config)
@@ -223,9 +223,9 @@ def boundaries(
 
 def _why_no_state(config: TermwiseConfig) -> str | None:
     """Why one sequence's state cannot be held, or None."""
-    for spec in dict.fromkeys(config.specs):
+    for group in dict.fromkeys(group for layer in config.groups for group in layer):
         try:
-            check_size(spec, config.head_dim, config.head_dim, num_states=config.num_key_value_heads)
+            check_size(group.spec, config.head_dim, config.head_dim, num_states=len(group.kv_heads))
         except ValueError as error:
             return str(error)
     return None
