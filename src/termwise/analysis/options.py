@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
+from termwise.attention.cost import cost
 from termwise.attention.kernels import Drop, Exp, Polynomial
-from termwise.attention.monomials import total_width
 from termwise.attention.spec import AttentionSpec, Local
-from termwise.attention.tail import mass_orders, moment_orders
+from termwise.attention.tail import has_reference
 
 Kind = Literal["exact", "slots", "mean", "centers"]
 CacheDtype = Literal["bfloat16", "float32"]
@@ -77,8 +77,9 @@ def served_bytes(spec: AttentionSpec, context: int, key_width: int, value_width:
 
 
 def _sums(spec: AttentionSpec, key_width: int, value_width: int) -> int:
-    each = total_width(key_width, moment_orders(spec)) * value_width + total_width(key_width, mass_orders(spec)) + 1
-    return 4 * spec.kernel.centers * (each + (key_width if spec.kernel.centers == 1 else 0))
+    """Moments and mass, the count of each group, and the reference key of a single one."""
+    own_reference = key_width if has_reference(spec) and spec.kernel.centers == 1 else 0
+    return cost(spec, key_width, value_width, 1).moment_bytes + 4 * (spec.kernel.centers + own_reference)
 
 
 def uniform(context: int, share: float) -> AttentionSpec:

@@ -54,7 +54,9 @@ def plan(
     out: Out = None,
     as_json: Json = False,
     device: Device = "cpu",
-    dtype: Annotated[str, typer.Option(help="float32 or bfloat16: the model in evaluations of whole plans.")] = "float32",
+    dtype: Annotated[
+        str, typer.Option(help="float32 or bfloat16: the model in evaluations of whole plans.")
+    ] = "float32",
     dry_run: DryRun = False,
 ) -> None:
     """Choose what each kv head of a model keeps: all keys, exact slots, or slots with sums over the far keys.

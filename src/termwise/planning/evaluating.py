@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from scipy import stats
 
 from termwise.analysis.intervals import Interval, over_texts
-from termwise.analysis.replanned import passed_through, replayed, scored, under_plan
+from termwise.analysis.replanned import head_nats, passed_through, replayed, scored, under_plan
 from termwise.attention.spec import AttentionSpec
 from termwise.planning.choosing import EXACT_MODEL, Candidate, Layers, Menu
 from termwise.planning.measuring import Centers
@@ -63,10 +63,11 @@ class Evaluator:
             self.known[key] = float(found.double().mean())
             role = "planning" if text in self.opened.planning else "reporting"
             subject = {"method": plan.method, "share": plan.share, "text": text, "role": role, "plan": key[0]}
+            how = f"last half of the text, {str(self.opened.pretrained.model.dtype).removeprefix('torch.')}"
             self.folder.append(
                 Record(
                     run_id=self.folder.run["run_id"], kind="loss", subject=subject, metric=LOSS, value=self.known[key],
-                    unit="nats/token", n=len(found), method=f"last half of the text, {self.opened.pretrained.model.dtype}".replace("torch.", ""), baseline=EXACT_MODEL, started=began,
+                    unit="nats/token", n=len(found), method=how, baseline=EXACT_MODEL, started=began,
                     seconds=seconds, config_hash=self.config_hash,
                 )
             )  # fmt: skip
@@ -107,12 +108,14 @@ def measured_anchors(evaluator: Evaluator, menu: Menu, change: Sequence, number:
     opened = evaluator.opened
     ids = opened.ids(text)
     passed = passed_through(opened.pretrained, ids)
+    assert opened.pretrained.norm is not None
+    exact = float(head_nats(opened.pretrained, opened.pretrained.norm(passed.last), ids).double().mean())
     found = []
     for layer, head, option in chosen_anchors(menu, number):
         layers = [list(one) for one in evaluator.exact.layers]
         layers[layer][head] = menu.options[option]
         nats = replayed(opened.pretrained, passed, ids, layer, under_plan(layers, evaluator.centers))
-        true = float(nats.double().mean()) - evaluator.loss(evaluator.exact, text)
+        true = float(nats.double().mean()) - exact
         proxy = float(menu.rise[layer, head, option])
         found.append(Anchor(layer, head, menu.options[option], proxy, float(change[layer][head][option]), true))
         evaluator.say(

@@ -130,6 +130,7 @@ class Recorder:
 
 
 def _live_bytes(plan: Candidate, pretrained: Pretrained, context: int) -> int:
-    """Bytes of the states of `attend`, fp32, as the plan runs here: more than a server's, which needs no rollback."""
+    """Bytes of the states of `attend`, fp32, at their most: more than a server's, since they can take queries back."""
     width = pretrained.head_dim
-    return sum(cost(spec, width, width, context).state_bytes for layer in plan.layers for spec in layer)
+    specs = [spec for layer in plan.layers for spec in layer]
+    return max(sum(cost(spec, width, width, length).state_bytes for spec in specs) for length in (context - 1, context))

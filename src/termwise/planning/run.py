@@ -212,6 +212,7 @@ def _evaluator(one: Planning, centers: Centers) -> Evaluator:
 
 
 def _anchors(one: Planning, evaluator: Evaluator, menu: Menu, change: Tensor) -> None:
+    """True rises of single heads, to judge the proxies by."""
     from termwise.planning.evaluating import measured_anchors
     from termwise.planning.recording import Recorder
 
