@@ -37,6 +37,7 @@ class Planning:
     say: Say
     opened: Opened
     options: tuple[AttentionSpec, ...]
+    shares: tuple[float, ...]
     started: float
 
     @property
@@ -56,7 +57,7 @@ def describe(config: PlanConfig) -> dict[str, Any]:
     config = inspected(config)
     found = opened(config)
     options = _options(config, found)
-    smallest = _check_target(config, options, found)
+    smallest = _smallest(config, options, found)
     pretrained = found.pretrained
     return {
         "model": f"{pretrained.name}: {pretrained.family}, {pretrained.num_layers} layers, {pretrained.num_kv_heads} kv heads",
@@ -87,11 +88,12 @@ def run_plan(config: PlanConfig, out: Path, *, arguments: Mapping[str, Any], con
     resolved = inspected(config)
     found = opened(resolved)
     options = _options(resolved, found)
-    _check_target(resolved, options, found)
+    smallest = _smallest(resolved, options, found)
     for note in found.passages.notes:
         say(note)
+    shares = _possible(resolved, smallest, say)
     folder = RunFolder.create(out, "plan", dict(arguments), _resolved(resolved, found, options), extendable=EXTENDABLE)
-    one = Planning(resolved, folder, say, found, options, started)
+    one = Planning(resolved, folder, say, found, options, shares, started)
     _say_cost(one)
     centers = _centers(one)
     menu, change = _menu(one, centers)
@@ -110,14 +112,22 @@ def _options(config: PlanConfig, found: Opened) -> tuple[AttentionSpec, ...]:
     return options(config.context, width, width, config.cache_dtype)
 
 
-def _check_target(config: PlanConfig, options: tuple[AttentionSpec, ...], found: Opened) -> float:
-    """The smallest share of the cache that a plan takes. ValueError for a budget below it."""
+def _smallest(config: PlanConfig, options: tuple[AttentionSpec, ...], found: Opened) -> float:
+    """The smallest share of the cache that a plan takes. ValueError for a target below it."""
     from termwise.planning.choosing import check_share, smallest_share
 
     smallest = smallest_share(options, config.context, found.pretrained.head_dim, config.cache_dtype)
-    for share in config.every_share:
-        check_share(smallest, share)
+    if config.max_state is not None:
+        check_share(smallest, config.max_state)
     return smallest
+
+
+def _possible(config: PlanConfig, smallest: float, say: Say) -> tuple[float, ...]:
+    """The shares of the front that some plan fits into; the others are left out aloud."""
+    left_out = [f"{share:.1%}" for share in config.every_share if share < smallest]
+    if left_out:
+        say(f"left out of the front: {', '.join(left_out)} of the cache; the smallest plan takes {smallest:.1%}")
+    return tuple(share for share in config.every_share if share >= smallest)
 
 
 def _resolved(config: PlanConfig, found: Opened, options: tuple[AttentionSpec, ...]) -> dict[str, Any]:
@@ -232,7 +242,7 @@ def _choose(one: Planning, evaluator: Evaluator, menu: Menu) -> tuple[list[Candi
 
     sizes = one.opened.pretrained.num_layers, one.opened.pretrained.num_kv_heads
     plans: list[Candidate] = []
-    for share in reversed(one.config.every_share):
+    for share in reversed(one.shares):
         for method in (TERMWISE, SLOTS):
             plans.append(_best(one, evaluator, menu, method, share))
         plans.append(baseline(one.config.context, share, *sizes))
