@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import termwise
-from termwise.commands import bench, evaluate, generate, plan, report, study, variants
+from termwise.commands import bench, evaluate, generate, inspect, plan, report, study, variants
 
 app = typer.Typer(
     name="termwise",
@@ -43,14 +43,8 @@ def root(
 
 
 for command in (
-    study.study,
-    evaluate.evaluate,
-    generate.generate,
-    bench.bench,
-    plan.plan,
-    report.report,
-    variants.variants,
-):
+    study.study, inspect.inspect, plan.plan, evaluate.evaluate, generate.generate, bench.bench, report.report, variants.variants,
+):  # fmt: skip
     app.command()(command)
 
 

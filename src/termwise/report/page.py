@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from termwise.report import bench_page, plan_page
+from termwise.report import bench_page, inspect_page, plan_page
 from termwise.report.bench_view import bench_view
+from termwise.report.inspect_view import inspect_view
 from termwise.report.plan_view import plan_view
 from termwise.report.read import read
 from termwise.report.sections import sections, text_name
@@ -31,6 +32,8 @@ def write(folder: str | Path, *, lang: str = "en") -> Path:
     command = reading.run["command"]
     if command == "bench":
         text = rendered(bench_page.parts(bench_view(reading), say), say)
+    elif command == "inspect":
+        text = rendered(inspect_page.parts(inspect_view(reading), say), say)
     elif command == "plan":
         text = rendered(plan_page.parts(plan_view(reading), say), say)
     else:

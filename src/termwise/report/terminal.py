@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from termwise.report import bench_page, bench_tables, plan_page, tables, verdict
+from termwise.report import bench_page, bench_tables, inspect_page, plan_page, tables, verdict
 from termwise.report.bench_view import BenchView, bench_view
 from termwise.report.blocks import Cell
+from termwise.report.inspect_view import inspect_view
 from termwise.report.page import progress, title
-from termwise.report.plan_view import PlanView, plan_view
+from termwise.report.plan_view import plan_view
 from termwise.report.read import read
 from termwise.report.view import View, view
 from termwise.report.words import Words, words
@@ -35,8 +37,13 @@ def summary(folder: str | Path, *, lang: str = "en") -> Group:
     reading = read(folder)
     if reading.run["command"] == "bench":
         return _bench(bench_view(reading), Path(folder), say)
+    if reading.run["command"] == "inspect":
+        inspection = inspect_view(reading)
+        made = (inspect_page.ladder_table(inspection, say), inspect_page.heads_table(inspection, say))
+        return _ended(inspect_page.parts(inspection, say), made, Path(folder), say)
     if reading.run["command"] == "plan":
-        return _plan(plan_view(reading), Path(folder), say)
+        plan = plan_view(reading)
+        return _ended(plan_page.parts(plan, say), (plan_page.front_table(plan, say),), Path(folder), say)
     shown = view(reading)
     told = verdict.summary(shown, say)
     head = Text(title(shown, say), style="bold")
@@ -69,20 +76,19 @@ def _bench(shown: BenchView, folder: Path, say: Words) -> Group:
     return Group(*head, *tables, *missing, *opened)
 
 
-def _plan(shown: PlanView, folder: Path, say: Words) -> Group:
-    """The end of a plan: what it costs, the front beside its baselines."""
+def _ended(parts: dict[str, Any], made: Sequence[tables.Table | None], folder: Path, say: Words) -> Group:
+    """The end of an inspection or a plan: what the page says first, and the tables that have rows."""
     from rich.console import Group
     from rich.text import Text
 
-    parts = plan_page.parts(shown, say)
     told = parts["summary"]
     lines = [Text(parts["title"], style="bold"), Text(told.headline), *(Text(line) for line in told.lines)]
     if parts["progress"]:
         lines.append(Text(parts["progress"], style="yellow"))
-    table = plan_page.front_table(shown, say)
+    body = [_table(table) for table in made if table is not None]
     page = folder / "index.html"
     opened = [Text(say("terminal.open", path=page), style="bold")] if page.exists() else []
-    return Group(*lines, *([_table(table)] if table is not None else []), *opened)
+    return Group(*lines, *body, *opened)
 
 
 def _table(brief: tables.Table) -> Table:

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from termwise.report.english import ENGLISH
 from termwise.report.english_bench import ENGLISH_BENCH
+from termwise.report.english_inspect import ENGLISH_INSPECT
 from termwise.report.english_plan import ENGLISH_PLAN
 
-_TABLES = {"en": ENGLISH | ENGLISH_BENCH | ENGLISH_PLAN}
+_TABLES = {"en": ENGLISH | ENGLISH_BENCH | ENGLISH_INSPECT | ENGLISH_PLAN}
 LANGUAGES = tuple(_TABLES)
 
 
