@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from tests.planning.tiny_plan import CONTEXT, config, planned, tiny_folder, write_text
 
-from termwise.analysis.options import EXACT, served_bytes
+from termwise.analysis.options import EXACT, options, served_bytes
 from termwise.analysis.pretrained import open_pretrained
 from termwise.analysis.replanned import scored, under_plan
 from termwise.attention.spec import AttentionSpec
@@ -17,7 +17,7 @@ from termwise.planning.config import PlanConfig, parse_context, parse_share, par
 from termwise.planning.opening import check_disjoint, opened
 from termwise.planning.run import describe
 from termwise.report import page, terminal
-from termwise.results import RunFolder
+from termwise.results import Record, RunFolder
 
 LAYERS, HEADS = 3, 2
 
@@ -145,7 +145,7 @@ def test_page_and_terminal_show_the_front(finished):
 
 
 def test_a_target_of_loss_is_met_on_the_planning_texts_or_said_not_to_hold(places, tmp_path):
-    asked = config(*places, max_state=None, max_loss=0.5, anchors=0, longer=None, shares=(0.1, 0.4))
+    asked = config(*places, max_state=None, max_loss=0.5, anchors=0, longer=None, shares=(0.1,))
     said = planned(asked, tmp_path / "out")
     assert "left out of the front: 10.0% of the cache; the smallest plan takes 29.3%" in said
     told, _ = plan_of(tmp_path / "out")
@@ -155,15 +155,33 @@ def test_a_target_of_loss_is_met_on_the_planning_texts_or_said_not_to_hold(place
     assert "the target of 0.5" in page.write(tmp_path / "out").read_text()
 
 
-def test_an_inspection_names_the_model_and_the_text(places, tmp_path):
+def test_an_inspection_names_the_model_and_the_text_and_is_ranked_against(places, finished, tmp_path):
     model, text = places
-    resolved = {"model": str(model), "text": [str(text)], "column": None, "errors": "strict"}
-    RunFolder.create(tmp_path / "inspection", "inspect", {}, resolved)
-    told = describe(PlanConfig(source=str(tmp_path / "inspection"), context=CONTEXT, max_state=0.5, texts=3))
-    assert "llama" in told["model"] and str(text) in told["text"][0]
-    RunFolder.create(tmp_path / "study", "study", {}, resolved)
+    resolved = {"model": str(model), "text": [str(text)], "column": None, "errors": "strict", "window": 31}
+    inspection = RunFolder.create(tmp_path / "inspection", "inspect", {}, resolved)
+    common = {"run_id": "inspect-1", "kind": "importance", "metric": "rise", "unit": "nats/token"}
+    heads = [(layer, head) for layer in range(LAYERS) for head in range(HEADS)]
+    proxies = load_file(next((finished[0] / "parts").glob("proxies-*.safetensors")))["rise"]
+    plain = options(CONTEXT, 6, 6, "bfloat16")
+    near = next(n for n, spec in enumerate(plain) if spec.local and spec.local.window == 31 and not spec.local.heavy)
+    for layer, head in heads:
+        # opposite in rank to the proxies
+        value = -float(proxies[layer, head, near])
+        inspection.append(Record(subject={"layer": layer, "kv_head": head}, value=value, **common))
+    asked = PlanConfig(
+        **(config(*places).model_dump() | {"source": str(tmp_path / "inspection"), "text": (), "anchors": 0})
+    )
+    planned(asked, tmp_path / "out")
+    (record,) = of(tmp_path / "out", "rank_of_inspection")
+    assert (record.n, record.subject["variant"]) == (LAYERS * HEADS, plain[near].short_name)
+    assert record.value == pytest.approx(-1.0)
+    assert "inspection's true rises of 6 kv heads" in page.write(tmp_path / "out").read_text().replace("&#39;", "'")
+
+
+def test_another_command_s_folder_is_no_source(places, tmp_path):
+    RunFolder.create(tmp_path / "study", "study", {}, {})
     with pytest.raises(ValueError, match="was made by 'termwise study'; give an inspection or a model"):
-        describe(PlanConfig(source=str(tmp_path / "study"), context=CONTEXT, max_state=0.5, texts=3))
+        describe(config(tmp_path / "study", places[1]))
 
 
 @pytest.mark.parametrize(

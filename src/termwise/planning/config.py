@@ -25,7 +25,7 @@ class PlanConfig(Configuration):
     source: str
     context: int = pydantic.Field(ge=16)
     max_loss: float | None = pydantic.Field(None, gt=0)
-    max_state: float | None = pydantic.Field(None, gt=0, le=1)
+    max_state: float | None = pydantic.Field(None, gt=0, lt=1)
     cache_dtype: Literal["bfloat16", "float32"] = "bfloat16"
     text: tuple[str, ...] = ()
     column: str | None = None
@@ -64,7 +64,7 @@ class PlanConfig(Configuration):
     def every_share(self) -> tuple[float, ...]:
         """The budgets of the front, the target's own among them, in order."""
         own = () if self.max_state is None else (self.max_state,)
-        return tuple(sorted({*self.shares, *own} - {1.0}))
+        return tuple(sorted({*self.shares, *own}))
 
 
 def default_folder(config: PlanConfig) -> Path:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from scipy import stats
 
 from termwise.analysis.intervals import Interval, over_texts
+from termwise.analysis.options import kind_of
 from termwise.analysis.replanned import head_nats, passed_through, replayed, scored, under_plan
 from termwise.attention.spec import AttentionSpec
 from termwise.planning.choosing import EXACT_MODEL, Candidate, Layers, Menu
@@ -122,6 +123,29 @@ def measured_anchors(evaluator: Evaluator, menu: Menu, change: Sequence, number:
             f"layer {layer} head {head} {menu.options[option].short_name}: proxy {proxy:.5f}, true {true:+.5f}"
         )
     return found
+
+
+def inspected_ranks(menu: Menu, inspection: RunFolder) -> tuple[list[float], list[float], str]:
+    """True rises of an inspection's kv heads, the proxies of the same heads, and the option these are of.
+
+    The option is the window without sums and heavy slots that is nearest to the inspection's window.
+    """
+    wanted = inspection.run["resolved"]["window"]
+    plain = [
+        n for n, spec in enumerate(menu.options) if kind_of(spec) == "slots" and spec.local and not spec.local.heavy
+    ]
+    near = min(plain, key=lambda n: abs(_window(menu.options[n]) - wanted))
+    rises = {
+        (record.subject["layer"], record.subject["kv_head"]): record.value
+        for record in inspection.records()
+        if record.metric == "rise" and "kv_head" in record.subject and record.value is not None
+    }
+    proxies = [float(menu.rise[layer, head, near]) for layer, head in rises]
+    return list(rises.values()), proxies, menu.options[near].short_name
+
+
+def _window(spec: AttentionSpec) -> int:
+    return spec.local.window if spec.local else 0
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float | None:

@@ -41,6 +41,14 @@ class Recorder:
             found.append(self._record(metric, {}, value, "1", reason=reason, n=len(anchors), method=method))
         return found
 
+    def inspected(self, true: Sequence[float], proxies: Sequence[float], option: str) -> Record:
+        """How alike the proxies of one option and the true rises of an inspection rank the kv heads."""
+        value = rank_correlation(true, proxies)
+        reason = None if value is not None else "the inspection has too few true rises of kv heads"
+        how = "Spearman, against the inspection's true rises of single heads"
+        subject = {"variant": option}
+        return self._record("rank_of_inspection", subject, value, "1", reason=reason, n=len(true), method=how)
+
     def front(
         self, plans: Sequence[Candidate], chosen: Candidate, evaluator: Evaluator, texts: Sequence[int]
     ) -> Iterator[Record]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,37 +16,13 @@ if TYPE_CHECKING:
 
     from termwise.analysis.proxy import Proxies
     from termwise.attention.spec import AttentionSpec
-    from termwise.planning.choosing import Candidate, Menu
+    from termwise.planning.choosing import Menu
     from termwise.planning.evaluating import Evaluator
     from termwise.planning.measuring import Centers
     from termwise.planning.opening import Opened
 
 Say = Callable[[str], None]
-ROUNDS = 3  # corrections of a plan for --max-loss, at most
-SAME_SHARE = 1e-3  # of the cache: a correction smaller than this is none
-LEAST = 1e-9  # nats: below it a rise is none
-
-
-@dataclass
-class Planning:
-    """Everything a run of the command works with."""
-
-    config: PlanConfig
-    folder: RunFolder
-    say: Say
-    opened: Opened
-    options: tuple[AttentionSpec, ...]
-    shares: tuple[float, ...]
-    started: float
-
-    @property
-    def left(self) -> float:
-        """Seconds of the budget that are left."""
-        return self.config.budget - (time.monotonic() - self.started)
-
-    def part(self, name: str) -> Path:
-        """Where a measured part is kept."""
-        return self.folder.path / "parts" / f"{name}.safetensors"
+INSPECTED = "rank_of_inspection"
 
 
 def describe(config: PlanConfig) -> dict[str, Any]:
@@ -99,9 +74,11 @@ def run_plan(config: PlanConfig, out: Path, *, arguments: Mapping[str, Any], con
     menu, change = _menu(one, centers)
     evaluator = _evaluator(one, centers)
     _anchors(one, evaluator, menu, change)
+    if resolved.source != config.source:
+        _beside_inspection(one, menu, Path(config.source).expanduser())
     # proxies and single heads are too small for half precision; whole plans are not
     one.opened.pretrained.model.to(getattr(torch, one.config.dtype))
-    _finish(one, evaluator, *_choose(one, evaluator, menu))
+    finish(one, evaluator, *choose(one, evaluator, menu))
     return folder
 
 
@@ -123,11 +100,11 @@ def _smallest(config: PlanConfig, options: tuple[AttentionSpec, ...], found: Ope
 
 
 def _possible(config: PlanConfig, smallest: float, say: Say) -> tuple[float, ...]:
-    """The shares of the front that some plan fits into; the others are left out aloud."""
+    """The shares of the front that some plan fits into, one at least; the others are left out aloud."""
     left_out = [f"{share:.1%}" for share in config.every_share if share < smallest]
     if left_out:
         say(f"left out of the front: {', '.join(left_out)} of the cache; the smallest plan takes {smallest:.1%}")
-    return tuple(share for share in config.every_share if share >= smallest)
+    return tuple(share for share in config.every_share if share >= smallest) or ((1 + smallest) / 2,)
 
 
 def _resolved(config: PlanConfig, found: Opened, options: tuple[AttentionSpec, ...]) -> dict[str, Any]:
@@ -236,111 +213,14 @@ def _anchors(one: Planning, evaluator: Evaluator, menu: Menu, change: Tensor) ->
         one.say(f"{record.metric.replace('_', ' ')} over {len(found)} single heads: {told}")
 
 
-def _choose(one: Planning, evaluator: Evaluator, menu: Menu) -> tuple[list[Candidate], Candidate, dict[str, Any]]:
-    """Plans of the front, the chosen one, and what was predicted of it."""
-    from termwise.planning.choosing import SLOTS, TERMWISE, baseline
-
-    sizes = one.opened.pretrained.num_layers, one.opened.pretrained.num_kv_heads
-    plans: list[Candidate] = []
-    for share in reversed(one.shares):
-        for method in (TERMWISE, SLOTS):
-            plans.append(_best(one, evaluator, menu, method, share))
-        plans.append(baseline(one.config.context, share, *sizes))
-    if one.config.max_state is not None:
-        chosen = next(plan for plan in plans if plan.method == TERMWISE and plan.share == one.config.max_state)
-    else:
-        chosen = _for_loss(one, evaluator, menu, [plan for plan in plans if plan.method == TERMWISE])
-        plans += [chosen, _best(one, evaluator, menu, SLOTS, chosen.share)]
-        plans.append(baseline(one.config.context, chosen.share, *sizes))
-    texts = one.opened.planning[1:]
-    planned = evaluator.rise(chosen, evaluator.exact, texts).value
-    return plans, chosen, {"proxy": chosen.predicted, "rise_on_planning_texts": planned}
-
-
-def _best(one: Planning, evaluator: Evaluator, menu: Menu, method: str, share: float) -> Candidate:
-    """Of the candidates of a method the one that truly loses least on the planning texts."""
-    from termwise.planning.choosing import candidates
-
-    texts = one.opened.planning[1:]
-    found = candidates(menu, method, share)
-    return min(found, key=lambda plan: sum(evaluator.loss(plan, text) for text in texts))
-
-
-def _for_loss(one: Planning, evaluator: Evaluator, menu: Menu, front: list[Candidate]) -> Candidate:
-    """The smallest plan whose true rise on the planning texts is within the target: the proxies' scale is fitted, and fitted again."""
-    from termwise.planning.choosing import TERMWISE, share_for_loss
-
-    target = one.config.max_loss
-    assert target is not None
-
-    def rise(plan: Candidate) -> float:
-        return evaluator.rise(plan, evaluator.exact, one.opened.planning[1:]).value
-
-    tried = list(front)
-    for _ in range(ROUNDS):
-        near = min(tried, key=lambda plan: abs(rise(plan) - target))
-        scale = max(rise(near), LEAST) / max(near.predicted or 0.0, LEAST)
-        share = max(share_for_loss(menu, target, scale), float(menu.sizes.min() / menu.sizes[0]))
-        if any(abs(share - plan.share) < SAME_SHARE for plan in tried):
-            break
-        tried.append(_best(one, evaluator, menu, TERMWISE, share))
-    within = [plan for plan in tried if rise(plan) <= target]
-    return min(within, key=lambda plan: plan.share) if within else min(tried, key=rise)
-
-
-def _finish(
-    one: Planning, evaluator: Evaluator, plans: list[Candidate], chosen: Candidate, predicted: dict[str, Any]
-) -> None:
-    """True losses of the front on the reporting texts, within the budget; records, and the plan's files."""
+def _beside_inspection(one: Planning, menu: Menu, path: Path) -> None:
+    """How alike the proxies and the true rises of an inspection rank the kv heads."""
+    from termwise.planning.evaluating import inspected_ranks
     from termwise.planning.recording import Recorder
 
-    recorder = Recorder(one.folder, one.config)
-    texts = _report(one, evaluator, plans)
-    one.folder.append(*recorder.heads(chosen, one.opened.pretrained.head_dim))
-    one.folder.append(*recorder.front(plans, chosen, evaluator, texts))
-    if one.opened.longer is not None:
-        one.folder.append(*recorder.longer(chosen, evaluator, one.opened.longer))
-    measured = recorder.measured(chosen, evaluator, texts)
-    _write(one, evaluator, chosen, predicted, measured)
-
-
-def _report(one: Planning, evaluator: Evaluator, plans: list[Candidate]) -> tuple[int, ...]:
-    """The reporting texts that all plans were evaluated on: all, or as many (two at least) as the budget allows."""
-    from termwise.results import format_duration
-
-    done: list[int] = []
-    for text in one.opened.reporting:
-        began = time.monotonic()
-        for plan in (evaluator.exact, *plans):
-            evaluator.loss(plan, text)
-        done.append(text)
-        spent = time.monotonic() - began
-        missing = len(one.opened.reporting) - len(done)
-        one.say(f"{len(done)} of {len(one.opened.reporting)} texts reported, {format_duration(spent * missing)} left")
-        if missing and len(done) > 1 and one.left < spent:
-            one.say(f"the budget is spent: {missing} texts are left; the same command with more --budget goes on")
-            break
-    return tuple(done)
-
-
-def _write(
-    one: Planning, evaluator: Evaluator, chosen: Candidate, predicted: dict[str, Any], measured: dict[str, Any]
-) -> None:
-    from termwise.planning.plan_file import Plan, model_hash, write_plan
-
-    pretrained, config = one.opened.pretrained, one.config
-    about = {name: getattr(pretrained, name) for name in ("num_layers", "num_heads", "num_kv_heads", "head_dim")}
-    model = {
-        "folder": str(pretrained.folder),
-        "family": pretrained.family,
-        "config_hash": model_hash(pretrained.folder),
-    }
-    target = {name: value for name, value in (("max_state", config.max_state), ("max_loss", config.max_loss)) if value}
-    centers = {
-        (layer, head): evaluator.centers[layer, head, spec.kernel.centers]
-        for layer, specs in enumerate(chosen.layers)
-        for head, spec in enumerate(specs)
-        if spec.kernel.centers > 1
-    }
-    plan = Plan(model | about, config.context, target, config.cache_dtype, chosen.layers, centers, predicted, measured)
-    one.say(f"the plan: {write_plan(plan, one.folder.path)}")
+    if any(r.metric == INSPECTED for r in one.folder.records()):
+        return
+    record = Recorder(one.folder, one.config).inspected(*inspected_ranks(menu, RunFolder.open(path)))
+    one.folder.append(record)
+    told = record.reason if record.value is None else f"{record.value:.2f}"
+    one.say(f"rank correlation of the proxies with the true rises of {path}, {record.n} kv heads: {told}")

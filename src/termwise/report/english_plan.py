@@ -63,6 +63,7 @@ ENGLISH_PLAN = {
     "plan.column.change": "Output change",
     "plan.column.true": "True rise",
     "plan.rank": "Rank correlation with the true rises of {n} single heads: {proxy} for the proxy, {change} for the change of the output.",
+    "plan.rank.inspection": "Rank correlation of the proxies with the inspection's true rises of {n} kv heads: {value}.",
     "plan.question": "Bytes are those of one sequence at {context} tokens, all layers, at their most: slots in {dtype}, sums in float32; {planning} texts planned, {texts} others report, {length} tokens each, scored on their last half.",
     "plan.threat.texts": "Other texts than these may lose more: the interval is over the texts that were given.",
     "plan.threat.half": "Only the last half of each text is scored; at the start little has been dropped.",

@@ -158,7 +158,11 @@ def _ranks(view: PlanView, say: Words) -> Lines | None:
     values = {
         name: say.number(record.value if record else None, 2) for name, record in (("proxy", proxy), ("change", change))
     }
-    return Lines((say("plan.rank", n=len(view.anchors), **values),))
+    told = [say("plan.rank", n=len(view.anchors), **values)] if proxy or change else []
+    inspected = view.ranks.get("rank_of_inspection")
+    if inspected is not None:
+        told.append(say("plan.rank.inspection", n=inspected.n, value=say.number(inspected.value, 2)))
+    return Lines(tuple(told))
 
 
 def _anchors(view: PlanView, say: Words) -> Table | None:

@@ -90,7 +90,7 @@ def plan_view(reading: Reading) -> PlanView:
         gains={(r.subject["share"], str(r.baseline)): r for r in records if r.metric == "gain"},
         heads=tuple(_heads(records)),
         anchors=tuple(r for r in records if r.metric == "anchor_rise" and r.value is not None),
-        ranks={r.metric: r for r in records if r.metric in ("rank_of_proxy", "rank_of_change")},
+        ranks={r.metric: r for r in records if r.metric.startswith("rank_of_")},
         longer=next((r for r in records if r.metric == "longer_rise"), None),
         num_reported=max((rise.n or 0 for rise in rises), default=0),
     )
