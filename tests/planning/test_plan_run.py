@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from tests.planning.tiny_plan import CONTEXT, config, planned, tiny_folder, write_text
 
-from termwise.analysis.options import EXACT, options, served_bytes
+from termwise.analysis.options import EXACT, kind_of, options, served_bytes
 from termwise.analysis.pretrained import open_pretrained
 from termwise.analysis.replanned import scored, under_plan
 from termwise.attention.spec import AttentionSpec
@@ -163,7 +163,10 @@ def test_an_inspection_names_the_model_and_the_text_and_is_ranked_against(places
     heads = [(layer, head) for layer in range(LAYERS) for head in range(HEADS)]
     proxies = load_file(next((finished[0] / "parts").glob("proxies-*.safetensors")))["rise"]
     plain = options(CONTEXT, 6, 6, "bfloat16")
-    near = next(n for n, spec in enumerate(plain) if spec.local and spec.local.window == 31 and not spec.local.heavy)
+    windows = {
+        n: spec.local.window for n, spec in enumerate(plain) if kind_of(spec) == "slots" and not spec.local.heavy
+    }
+    near = min(windows, key=lambda n: abs(windows[n] - 31))
     for layer, head in heads:
         # opposite in rank to the proxies
         value = -float(proxies[layer, head, near])

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from termwise.attention.spec import AttentionSpec
     from termwise.planning.choosing import Menu
     from termwise.planning.evaluating import Evaluator
+    from termwise.planning.job import Planning
     from termwise.planning.measuring import Centers
     from termwise.planning.opening import Opened
 
@@ -53,6 +54,9 @@ def run_plan(config: PlanConfig, out: Path, *, arguments: Mapping[str, Any], con
     """
     import torch
 
+    from termwise.planning.closing import finish
+    from termwise.planning.deciding import choose
+    from termwise.planning.job import Planning
     from termwise.planning.opening import inspected, opened
 
     started = time.monotonic()
