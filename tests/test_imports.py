@@ -95,7 +95,7 @@ def test_importing_termwise_is_light():
 
 
 @pytest.mark.parametrize(
-    "command", ["", "study", "evaluate", "generate", "bench", "inspect", "plan", "report", "variants"]
+    "command", ["", "study", "evaluate", "generate", "bench", "inspect", "plan", "report", "variants", "verify"]
 )
 def test_help_is_light(command):
     arguments = [command, "--help"] if command else ["--help"]

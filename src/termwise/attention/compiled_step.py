@@ -222,7 +222,8 @@ def _extended(state: AttentionState, ready: Ready, token: Token, log_decay: Tens
     if log_decay is not None:
         before = _with_decay(state)
         step = 0 if token.log_decay is None else token.log_decay
-        changed["age"] = torch.cat([log_decay, torch.zeros_like(log_decay[..., :1])], dim=2)
+        # Not zeros like its first place: a buffer that was rolled back to nothing has none.
+        changed["age"] = torch.cat([log_decay, log_decay.new_zeros(*log_decay.shape[:2], 1)], dim=2)
         changed["fold_age"], changed["total_log_decay"] = before.fold_age + step, before.total_log_decay + step
     if token.running is not None and state.running_gate is not None:
         changed["running_gate"] = torch.cat([state.running_gate, token.running[..., None]], dim=2)

@@ -25,7 +25,6 @@ from torch import Tensor
 from termwise.attention.growth import Room
 from termwise.attention.monomials import total_width, translate
 from termwise.attention.spec import AttentionSpec
-from termwise.attention.tail import empty_tail
 
 FOLD = 64  # keys are folded in groups of this many, in one product: 3e-7 against 2e-6 token by token
 RESERVE = 64  # tokens that can always be rolled back
@@ -377,6 +376,8 @@ def _empty_evicting(
     spec: AttentionSpec, batch: int, kv_heads: int, key_width: int, value_width: int, scale: float, slot_scale: float,
     like: Tensor,
 ) -> AttentionState:  # fmt: skip
+    from termwise.attention.tail import empty_tail
+
     tail = empty_tail(spec, batch, kv_heads, key_width, value_width, scale, like) if spec.has_tail else None
     has_heavy = spec.local is not None and spec.local.heavy > 0
     return AttentionState(

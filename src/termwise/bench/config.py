@@ -60,7 +60,7 @@ class BenchConfig(Configuration):
         return self
 
 
-def parse_lengths(text: str) -> tuple[int, ...]:
+def parse_lengths(text: str, option: str = "--lengths") -> tuple[int, ...]:
     """Lengths as they are typed, in order and once each: "1k" is 1,024. ValueError for anything else.
 
     >>> parse_lengths("512,4k,1k,4k")
@@ -70,7 +70,7 @@ def parse_lengths(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         match = re.fullmatch(r"(\d+)([km]?)", part.strip().lower())
         if not match:
-            raise ValueError(f"--lengths {text!r}: {part.strip()!r} is no length; allowed are like 512,1k,4k,64k")
+            raise ValueError(f"{option} {text!r}: {part.strip()!r} is no length; allowed are like 512,1k,4k,64k")
         found.append(int(match[1]) * {"": 1, "k": 1024, "m": 1024**2}[match[2]])
     return tuple(sorted(set(found)))
 
