@@ -73,7 +73,7 @@ def test_every_part_has_its_place():
 def test_attention_knows_tensors_only():
     allowed = {"torch", "numpy", "einops", "jaxtyping", "scipy", "safetensors", "termwise", *sys.stdlib_module_names}
     for path in (ROOT / "attention").rglob("*.py"):
-        compilers = {"numba"} if path.parent.name == "backends" else set()
+        compilers = {"numba", "llvmlite"} if path.parent.name == "backends" else set()
         assert {name.split(".")[0] for name in imported(path)} <= allowed | compilers, path
 
 
