@@ -15,7 +15,7 @@ LEVELS = (
     ("__main__",),
     ("cli",),
     ("commands",),
-    ("report", "study", "conversion", "inspection", "bench"),
+    ("report", "study", "conversion", "inspection", "planning", "bench"),
     ("analysis", "evaluation", "training"),
     ("models",),
     ("attention",),
@@ -95,7 +95,7 @@ def test_importing_termwise_is_light():
 
 
 @pytest.mark.parametrize(
-    "command", ["", "study", "evaluate", "generate", "bench", "inspect", "report", "variants", "verify"]
+    "command", ["", "study", "evaluate", "generate", "bench", "inspect", "plan", "report", "variants", "verify"]
 )
 def test_help_is_light(command):
     arguments = [command, "--help"] if command else ["--help"]
