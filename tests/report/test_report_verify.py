@@ -25,6 +25,7 @@ def folder(tmp_path):
         "model": "some/model",
         "specs": ["exp"],
         "layers": 3,
+        "soak": 8192,
         "parameters": 1234,
         "lengths": [333, 9],
         "text": "a text",
