@@ -15,7 +15,7 @@ LEVELS = (
     ("__main__",),
     ("cli",),
     ("commands",),
-    ("report", "study", "conversion", "inspection", "bench"),
+    ("report", "study", "conversion", "inspection", "planning", "bench"),
     ("analysis", "evaluation", "training"),
     ("models",),
     ("attention",),
@@ -73,7 +73,7 @@ def test_every_part_has_its_place():
 def test_attention_knows_tensors_only():
     allowed = {"torch", "numpy", "einops", "jaxtyping", "scipy", "safetensors", "termwise", *sys.stdlib_module_names}
     for path in (ROOT / "attention").rglob("*.py"):
-        compilers = {"numba"} if path.parent.name == "backends" else set()
+        compilers = {"numba", "llvmlite"} if path.parent.name == "backends" else set()
         assert {name.split(".")[0] for name in imported(path)} <= allowed | compilers, path
 
 
@@ -95,7 +95,7 @@ def test_importing_termwise_is_light():
 
 
 @pytest.mark.parametrize(
-    "command", ["", "study", "evaluate", "generate", "bench", "inspect", "report", "variants", "verify"]
+    "command", ["", "study", "evaluate", "generate", "bench", "inspect", "plan", "report", "variants", "verify"]
 )
 def test_help_is_light(command):
     arguments = [command, "--help"] if command else ["--help"]
