@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from termwise.report import bench_page
+from termwise.report import bench_page, convert_page
 from termwise.report.bench_view import bench_view
-from termwise.report.read import read
+from termwise.report.convert_page import convert_view
+from termwise.report.read import Reading, read
 from termwise.report.sections import sections, text_name
 from termwise.report.verdict import summary
 from termwise.report.view import View, view
@@ -27,10 +28,18 @@ def write(folder: str | Path, *, lang: str = "en") -> Path:
     say = words(lang)
     reading = read(folder)
     path = Path(folder) / "index.html"
-    is_bench = reading.run["command"] == "bench"
-    text = rendered(bench_page.parts(bench_view(reading), say), say) if is_bench else render(view(reading), say)
-    atomic_write_text(path, text)
+    atomic_write_text(path, _text(reading, say))
     return path
+
+
+def _text(reading: Reading, say: Words) -> str:
+    """The page of whatever command made the run."""
+    command = reading.run["command"]
+    if command == "bench":
+        return rendered(bench_page.parts(bench_view(reading), say), say)
+    if command == "convert":
+        return rendered(convert_page.parts(convert_view(reading), say), say)
+    return render(view(reading), say)
 
 
 def render(shown: View, say: Words) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from termwise.report import bench_page, bench_tables, tables, verdict
+from termwise.report import bench_page, bench_tables, convert_page, tables, verdict
 from termwise.report.bench_view import BenchView, bench_view
 from termwise.report.blocks import Cell
+from termwise.report.convert_page import ConvertView, convert_view
 from termwise.report.page import progress, title
 from termwise.report.read import read
 from termwise.report.view import View, view
@@ -34,6 +35,8 @@ def summary(folder: str | Path, *, lang: str = "en") -> Group:
     reading = read(folder)
     if reading.run["command"] == "bench":
         return _bench(bench_view(reading), Path(folder), say)
+    if reading.run["command"] == "convert":
+        return _convert(convert_view(reading), Path(folder), say)
     shown = view(reading)
     told = verdict.summary(shown, say)
     head = Text(title(shown, say), style="bold")
@@ -64,6 +67,23 @@ def _bench(shown: BenchView, folder: Path, say: Words) -> Group:
     page = folder / "index.html"
     opened = [Text(say("terminal.open", path=page), style="bold")] if page.exists() else []
     return Group(*head, *tables, *missing, *opened)
+
+
+def _convert(shown: ConvertView, folder: Path, say: Words) -> Group:
+    """The end of a conversion: what it cost, the losses, what the heads keep."""
+    from rich.console import Group
+    from rich.text import Text
+
+    told = convert_page.parts(shown, say)["summary"]
+    head = [
+        Text(convert_page.title(shown, say), style="bold"),
+        Text(told.headline),
+        *(Text(line) for line in told.lines),
+    ]
+    found = [_table(table) for table in (convert_page.losses(shown, say), convert_page.heads(shown, say)) if table]
+    page = folder / "index.html"
+    opened = [Text(say("terminal.open", path=page), style="bold")] if page.exists() else []
+    return Group(*head, *found, *opened)
 
 
 def _table(brief: tables.Table) -> Table:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from termwise.report.english import ENGLISH
 from termwise.report.english_bench import ENGLISH_BENCH
+from termwise.report.english_convert import ENGLISH_CONVERT
 
-_TABLES = {"en": ENGLISH | ENGLISH_BENCH}
+_TABLES = {"en": ENGLISH | ENGLISH_BENCH | ENGLISH_CONVERT}
 LANGUAGES = tuple(_TABLES)
 
 
