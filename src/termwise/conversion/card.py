@@ -86,7 +86,7 @@ def _far(spec: Any) -> str:
 
 def _sizes(sizes: Sizes) -> str:
     return (
-        f"One sequence at {sizes.context:,} tokens, all layers: states {sizes.state:,} B (kept in fp32); the original's cache "
+        f"One sequence up to {sizes.context:,} tokens, all layers: states at most {sizes.state:,} B (kept in fp32); the original's cache "
         f"{sizes.cache:,} B in fp32 ({sizes.state / sizes.cache:.1%} of it) and {sizes.cache_half:,} B in bf16 "
         f"({sizes.state / sizes.cache_half:.1%}). Arithmetic of live tensors; measured on a machine by `termwise bench`."
     )

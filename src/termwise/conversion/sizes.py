@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from termwise.attention.cost import cost
 from termwise.attention.kernels import Drop
 from termwise.attention.spec import AttentionSpec, Local
+from termwise.attention.state import FOLD
 from termwise.models.config import TermwiseConfig
 from termwise.models.groups import HeadGroup
 
@@ -16,7 +17,7 @@ Layers = Sequence[Sequence[HeadGroup]]
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bytes of one sequence at a context, over all layers. States are kept in fp32 whatever the model's type is."""
+    """Bytes of one sequence, over all layers, when it holds most up to a context. States are fp32 whatever the model's type is."""
 
     context: int
     state: int
@@ -25,7 +26,7 @@ class Sizes:
 
 
 def sizes(config: TermwiseConfig, layers: Layers, context: int) -> Sizes:
-    """What one sequence keeps under these specs after `context` tokens, and what the original's cache takes."""
+    """What one sequence keeps at most under these specs up to `context` tokens, and what the original's cache takes there."""
     state = sum(_state(group, config.head_dim, context) for layer in layers for group in layer)
     pairs = config.num_hidden_layers * config.num_key_value_heads * context * 2 * config.head_dim
     return Sizes(context, state, 4 * pairs, 2 * pairs)
@@ -65,7 +66,9 @@ def _has_both(group: HeadGroup) -> bool:
 
 
 def _state(group: HeadGroup, head_dim: int, context: int) -> int:
-    return cost(group.spec, head_dim, head_dim, context, kv_heads=len(group.kv_heads)).state_bytes
+    """Exact buffers are fullest just before their keys are folded, once in FOLD tokens."""
+    lengths = range(max(1, context - FOLD + 1), context + 1)
+    return max(cost(group.spec, head_dim, head_dim, n, kv_heads=len(group.kv_heads)).state_bytes for n in lengths)
 
 
 def _window(group: HeadGroup, head_dim: int, context: int) -> AttentionSpec | None:

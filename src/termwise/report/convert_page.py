@@ -93,7 +93,7 @@ def summary(view: ConvertView, say: Words) -> Summary:
                 state=say.integer(state.value),
                 share=say.share(state.value / cache.value),
                 half=say.share(state.value / half.value),
-            )  # fmt: skip
+            )
         )
     lines.append(say("convert.line.folder", path=view.reading.folder.path / "model"))
     return Summary(headline, tuple(lines), ())

@@ -10,7 +10,7 @@ ENGLISH_CONVERT = {
     "convert.headline.plain": "Converted without tuning: {difference} nats/token over the original.",
     "convert.headline.tuned": "Converted and tuned: {difference} nats/token over the original.",
     "convert.line.recovery": "Tuning recovered {share} of what conversion lost.",
-    "convert.line.bytes": "At {context} tokens a sequence keeps {state} B in fp32: {share} of the original's cache in fp32, {half} of it in bf16.",
+    "convert.line.bytes": "Up to {context} tokens a sequence keeps at most {state} B in fp32: {share} of the original's cache in fp32, {half} of it in bf16.",
     "convert.line.folder": "The model: {path}",
     "convert.section.losses": "Losses",
     "convert.section.heads": "What the heads keep",
