@@ -47,8 +47,10 @@ def is_one_line(text: str) -> bool:
 def test_help_and_version(tmp_path):
     code, out, _ = termwise("--help", cwd=tmp_path)
     assert code == 0
-    assert [name for name in ("study", "evaluate", "generate", "bench", "report", "variants") if name not in out] == []
-    assert [name for name in ("inspect", "plan", "convert", "verify") if name in out.split()] == []
+    assert [
+        name for name in ("study", "inspect", "evaluate", "generate", "bench", "report", "variants") if name not in out
+    ] == []
+    assert [name for name in ("plan", "convert", "verify") if name in out.split()] == []
     code, out, _ = termwise("--version", cwd=tmp_path)
     assert (code, out.startswith("termwise 0.")) == (0, True)
     code, _, err = termwise("stdy", cwd=tmp_path)

@@ -15,7 +15,7 @@ LEVELS = (
     ("__main__",),
     ("cli",),
     ("commands",),
-    ("report", "study", "conversion", "bench"),
+    ("report", "study", "conversion", "inspection", "bench"),
     ("analysis", "evaluation", "training"),
     ("models",),
     ("attention",),
@@ -94,7 +94,10 @@ def test_importing_termwise_is_light():
     assert loaded_by("import termwise; dir(termwise)") == set()
 
 
-@pytest.mark.parametrize("command", ["", "study", "convert", "evaluate", "generate", "bench", "report", "variants"])
+COMMANDS = ["", "study", "inspect", "convert", "evaluate", "generate", "bench", "report", "variants"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_is_light(command):
     arguments = [command, "--help"] if command else ["--help"]
     assert loaded_by(f"from termwise.cli import main; main({arguments!r})") == set()

@@ -75,7 +75,7 @@ def step_compiled(given: dict[str, Any], state: AttentionState) -> tuple[Tensor,
     if compiled_loops() is None or (is_new and bool((state.count == 0).any())):
         return None
     state, ready = _ready(state, given["output_final_state"])
-    token = _token(given, state)
+    token = token_of(given, state)
     log_decay = state.age
     if token.log_decay is not None:
         log_decay = _with_decay(state).age + token.log_decay[..., None]
@@ -96,28 +96,28 @@ def _ready(state: AttentionState, keeps: bool) -> tuple[AttentionState, Ready]:
     heads, e, d = state.key.shape[0] * state.key.shape[1], state.value.shape[3], state.key.shape[3]
     # The next multiple of 64 is folded when the window and 64 more stand behind it (folding.fold_target).
     until_due = (state.boundary // FOLD + 1) * FOLD + RESERVE + num_recent(state.spec) - 1 - state.count
-    nothing = np.empty((heads, 0), dtype=_array(state.decayed_count).dtype)
+    nothing = np.empty((heads, 0), dtype=array(state.decayed_count).dtype)
     room.ready = Ready(
         parts=_parts(state),
         due=length + int(until_due.min()),
         tables=tables_of(state.spec, d, state.key.dtype),
-        buffer=(_array(room.key).reshape(heads, -1, d), _array(room.value).reshape(heads, -1, e), _array(room.rank)),
+        buffer=(array(room.key).reshape(heads, -1, d), array(room.value).reshape(heads, -1, e), array(room.rank)),
         folded=(
-            nothing[..., None] if state.moments is None else _array(state.moments).reshape(heads, -1, e),
+            nothing[..., None] if state.moments is None else array(state.moments).reshape(heads, -1, e),
             np.empty((heads, 0, 0), np.uint16)
             if state.half is None
-            else _array(state.half.view(torch.int16)).view(np.uint16).reshape(heads, -1, e),
-            nothing if state.mass is None else _array(state.mass).reshape(heads, -1),
-            _array(state.decayed_count).reshape(heads),
-            nothing if state.reference is None else _array(state.reference).reshape(heads, d),
-            _array(state.boundary) > 0,
+            else array(state.half.view(torch.int16)).view(np.uint16).reshape(heads, -1, e),
+            nothing if state.mass is None else array(state.mass).reshape(heads, -1),
+            array(state.decayed_count).reshape(heads),
+            nothing if state.reference is None else array(state.reference).reshape(heads, d),
+            array(state.boundary) > 0,
         ),
         scales=np.array((state.scale, state.slot_scale)),
     )
     return state, room.ready
 
 
-def _token(given: dict[str, Any], state: AttentionState) -> Token:
+def token_of(given: dict[str, Any], state: AttentionState) -> Token:
     dtype = state.key.dtype
     batch, kv_heads, _, d = state.key.shape
     value, gate = in_type(given["value"], dtype), _input_gate(given, state)
@@ -127,9 +127,9 @@ def _token(given: dict[str, Any], state: AttentionState) -> Token:
     if state.running_total is not None:
         running = torch.logaddexp(state.running_total, given["parameters"]["running_gate_score"][:, 0].to(dtype))
     return Token(
-        query=_array(in_type(given["query"], dtype)).reshape(batch * kv_heads, -1, d),
-        key=_array(in_type(given["key"], dtype)).reshape(batch * kv_heads, d),
-        value=_array(value).reshape(batch * kv_heads, -1),
+        query=array(in_type(given["query"], dtype)).reshape(batch * kv_heads, -1, d),
+        key=array(in_type(given["key"], dtype)).reshape(batch * kv_heads, d),
+        value=array(value).reshape(batch * kv_heads, -1),
         log_decay=None if decay is None else decay[:, 0].double().clamp(min=FORGOTTEN),
         running=running,
         output_gate=None if output_gate is None else output_gate[:, 0].to(dtype).reshape(batch, kv_heads, -1, 1),
@@ -156,16 +156,16 @@ def _outputs(
     sums = np.empty((3, heads, group), dtype=token.query.dtype)
     query, key, new_key = token.query, ready.buffer[0], token.key
     if spec.kernel.maps_keys:
-        query, new_key = (_array(spec.kernel.map(torch.from_numpy(t))) for t in (query, new_key))
-        key = _array(spec.kernel.map(state.key)).reshape(heads, -1, d)
+        query, new_key = (array(spec.kernel.map(torch.from_numpy(t))) for t in (query, new_key))
+        key = array(spec.kernel.map(state.key)).reshape(heads, -1, d)
     arrays = (
-        query, token.query, key, *ready.buffer, new_key, token.key, token.value, state.key.shape[2], _array(state.count),
+        query, token.query, key, *ready.buffer, new_key, token.key, token.value, state.key.shape[2], array(state.count),
         *_decays(state, token, log_decay, heads), *ready.folded, tables.starts, tables.offsets, tables.widths,
         tables.multiplicities, tables.coefficients, tables.binomials, ready.scales, spec.local.window if spec.local else 0,
         spec.local.sinks if spec.local else 0, spec.has_tail and spec.kernel.is_centered, spec.has_tail, divides,
         given["output_final_state"], out.numpy(), *sums,
     )  # fmt: skip
-    _over_heads(partial(loops.step, *arrays), heads, ready.folded[0].nbytes)
+    over_heads(partial(loops.step, *arrays), heads, ready.folded[0].nbytes)
     batch, kv_heads = state.key.shape[:2]
     if divides:
         return in_type(out.view(batch, 1, kv_heads * group, -1), given["query"].dtype)
@@ -180,7 +180,7 @@ def _outputs(
     return in_type(finished.view(batch, 1, kv_heads * group, -1), given["query"].dtype)
 
 
-def _over_heads(step: Callable[[int, int], None], heads: int, num_bytes: int) -> None:
+def over_heads(step: Callable[[int, int], None], heads: int, num_bytes: int) -> None:
     """step(first, last) over all heads, shared by torch's number of threads where there is much to read. Nobody spins meanwhile."""
     threads = min(torch.get_num_threads(), heads) if num_bytes >= SHARED else 1
     if threads == 1:
@@ -206,7 +206,7 @@ def _decays(state: AttentionState, token: Token, log_decay: Tensor | None, heads
         return np.empty((heads, 0)), np.zeros(heads)
     fold_age = _with_decay(state).fold_age
     fold_age = fold_age if token.log_decay is None else fold_age + token.log_decay
-    return _array(log_decay).reshape(heads, -1), _array(fold_age).reshape(heads)
+    return array(log_decay).reshape(heads, -1), array(fold_age).reshape(heads)
 
 
 def _with_decay(state: AttentionState) -> Any:
@@ -231,6 +231,6 @@ def _extended(state: AttentionState, ready: Ready, token: Token, log_decay: Tens
     return fold(extended, fold_target(extended)) if length >= ready.due else extended
 
 
-def _array(tensor: Tensor) -> np.ndarray:
+def array(tensor: Tensor) -> np.ndarray:
     """The same memory; a copy where it has gaps."""
     return tensor.detach().contiguous().numpy()

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from termwise.attention.compiled_step import step_compiled
+from termwise.attention.evicting_step import step_evicting
 from termwise.attention.fused import step_fused
 from termwise.attention.safe import is_transformed
 from termwise.attention.state import AttentionState
@@ -21,6 +22,8 @@ def attend_step(given: dict[str, Any]) -> tuple[Tensor, AttentionState | None] |
     state: AttentionState = given["initial_state"]
     if not _is_plain(given, state):
         return None
+    if state.spec.evicts:
+        return step_evicting(given, state) if state.key.device.type == "cpu" else None
     if state.spec.is_constant_size:
         return step_compiled(given, state) if state.key.device.type == "cpu" else None
     has_decay = given["log_decay"] is not None or state.age is not None
@@ -48,7 +51,8 @@ def _is_plain(given: dict[str, Any], state: AttentionState) -> bool:
     tensors = [query, key, value, *(t for t in optional if t is not None)]
     if any(t.device != state.key.device for t in tensors):
         return False
-    if len({t.shape[0] for t in (state.count, state.boundary, state.rank)}) > 1 or is_transformed():
+    by_sequence = (state.count, state.boundary, state.given_rank if spec.evicts else state.rank)
+    if len({t.shape[0] for t in by_sequence if t is not None}) > 1 or is_transformed():
         return False
     if torch.is_grad_enabled() and any(t.requires_grad for t in (*tensors, *state.tensors.values())):
         return False

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from termwise.attention.spec import CALIBRATED
 from termwise.conversion.config import MATCHING_SHARE, ConvertConfig
 from termwise.conversion.objectives import Distilling, Matching, attentions, inner, mean_over
 from termwise.conversion.texts import Texts
@@ -147,7 +148,7 @@ def _freeze_all_but(model: nn.Module, learning: list[Any]) -> None:
     has_adapters = model is not inner(model)
     kept = {id(p) for module in learning for p in module.parameters()}
     for name, parameter in model.named_parameters():
-        may_learn = "lora_" in name if has_adapters else True
+        may_learn = "lora_" in name if has_adapters else name.rpartition(".")[2] not in CALIBRATED
         parameter.requires_grad_(may_learn and id(parameter) in kept)
 
 

@@ -55,7 +55,7 @@ class LayerCache(CacheLayerMixin):
         return sum(state.nbytes for state in self.states) + sum(t.numel() * t.element_size() for t in self.past)
 
     def activate_past_recording(self) -> None:
-        """Keep the convolutions' last 64 inputs as well, so that `crop` can take tokens back."""
+        """Keep the convolutions' last 64 inputs as well, and states from before keys left exact slots: what `crop` needs."""
         self.record_past = True
 
     def batch_select_indices(self, indices: Tensor) -> None:
@@ -145,7 +145,7 @@ class TermwiseCache(Cache):
             layer.is_initialized = True
 
     def activate_past_recording(self) -> None:
-        """Keep what `crop` needs beyond the states themselves; call it before decoding."""
+        """Keep what `crop` needs beyond the states themselves; call it before the prompt, or at the latest before decoding."""
         for layer in self.layers:
             layer.activate_past_recording()
 
@@ -158,7 +158,8 @@ class TermwiseCache(Cache):
     def crop(self, tokens_to_remove: int) -> None:
         """Take back the last -`tokens_to_remove` tokens (at most 64); a positive number is the length to keep.
 
-        Errors: ValueError when more were folded into the state, or when padding stands among them.
+        Errors: ValueError when more were folded into the state, when padding stands among them, or when something needed for it
+        was not kept (`activate_past_recording`).
         """
         count = self.get_seq_length() - tokens_to_remove if tokens_to_remove > 0 else -tokens_to_remove
         if count <= 0:

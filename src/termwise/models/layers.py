@@ -19,6 +19,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from termwise.attention.catalogue import LayerOptions
 from termwise.attention.forms import attend
 from termwise.attention.rows import RowCounts
+from termwise.attention.spec import CALIBRATED
 from termwise.attention.state import AttentionState
 from termwise.models.cache import LayerCache
 from termwise.models.config import TermwiseConfig
@@ -54,9 +55,10 @@ def add_spec_parameters(module: nn.Module, group: HeadGroup, config: TermwiseCon
         module.decay_proj = Gate(width, kv_heads, start=SLOW_DECAY)
     if spec.needs_running_gate:
         module.running_gate_proj = Gate(width, kv_heads, bias=False)
-    sizes: dict[str | int, str | int] = {"heads": heads, "kv_heads": kv_heads}
+    sizes: dict[str | int, str | int] = {"heads": heads, "kv_heads": kv_heads, "key_width": d}
     for name, shape in spec.parameters(d).items():
-        module.register_parameter(name, nn.Parameter(torch.empty([sizes.get(n, n) for n in shape])))  # type: ignore[misc]
+        tensor = torch.empty([sizes.get(n, n) for n in shape])  # type: ignore[misc]
+        module.register_parameter(name, nn.Parameter(tensor, requires_grad=name not in CALIBRATED))
 
 
 class Attention(nn.Module):
@@ -181,6 +183,7 @@ class Attention(nn.Module):
             parameters=parameters or None,
             initial_state=cache.states[number] if cache is not None and cache.states else None,
             output_final_state=cache is not None,
+            record_past=cache is not None and cache.record_past,
             row_counts=row_counts,
         )  # fmt: skip
 

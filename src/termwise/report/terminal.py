@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from termwise.report import bench_page, bench_tables, convert_page, tables, verdict
+from termwise.report import bench_page, bench_tables, convert_page, inspect_page, tables, verdict
 from termwise.report.bench_view import BenchView, bench_view
 from termwise.report.blocks import Cell
 from termwise.report.convert_page import ConvertView, convert_view
+from termwise.report.inspect_view import InspectView, inspect_view
 from termwise.report.page import progress, title
 from termwise.report.read import read
 from termwise.report.view import View, view
@@ -37,6 +38,8 @@ def summary(folder: str | Path, *, lang: str = "en") -> Group:
         return _bench(bench_view(reading), Path(folder), say)
     if reading.run["command"] == "convert":
         return _convert(convert_view(reading), Path(folder), say)
+    if reading.run["command"] == "inspect":
+        return _inspection(inspect_view(reading), Path(folder), say)
     shown = view(reading)
     told = verdict.summary(shown, say)
     head = Text(title(shown, say), style="bold")
@@ -84,6 +87,23 @@ def _convert(shown: ConvertView, folder: Path, say: Words) -> Group:
     page = folder / "index.html"
     opened = [Text(say("terminal.open", path=page), style="bold")] if page.exists() else []
     return Group(*head, *found, *opened)
+
+
+def _inspection(shown: InspectView, folder: Path, say: Words) -> Group:
+    """The end of an inspection: the ladder, the heads that cost most, what the budget did not reach."""
+    from rich.console import Group
+    from rich.text import Text
+
+    parts = inspect_page.parts(shown, say)
+    told = parts["summary"]
+    lines = [Text(parts["title"], style="bold"), Text(told.headline), *(Text(line) for line in told.lines)]
+    if parts["progress"]:
+        lines.append(Text(parts["progress"], style="yellow"))
+    made = (inspect_page.ladder_table(shown, say), inspect_page.heads_table(shown, say))
+    body = [_table(table) for table in made if table is not None]
+    page = folder / "index.html"
+    opened = [Text(say("terminal.open", path=page), style="bold")] if page.exists() else []
+    return Group(*lines, *body, *opened)
 
 
 def _table(brief: tables.Table) -> Table:

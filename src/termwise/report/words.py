@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from termwise.report.english import ENGLISH
 from termwise.report.english_bench import ENGLISH_BENCH
 from termwise.report.english_convert import ENGLISH_CONVERT
+from termwise.report.english_inspect import ENGLISH_INSPECT
 
-_TABLES = {"en": ENGLISH | ENGLISH_BENCH | ENGLISH_CONVERT}
+_TABLES = {"en": ENGLISH | ENGLISH_BENCH | ENGLISH_CONVERT | ENGLISH_INSPECT}
 LANGUAGES = tuple(_TABLES)
 
 

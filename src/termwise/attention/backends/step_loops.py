@@ -204,13 +204,14 @@ def weigh_folded(
 
 
 def divide(out, mass, count):
-    """U / Z by the vanishing rule: |Z| stays above a share of the decayed count."""
+    """U / Z by the vanishing rule: |Z| stays above a share of the decayed count; the divisor."""
     floor = VANISHING * count
     divisor = mass
     if abs(mass) < floor:
         divisor = -floor if mass < 0 else floor
     for j in range(out.shape[0]):
         out[j] /= divisor
+    return divisor
 
 
 def step(
