@@ -62,14 +62,14 @@ def plan_file(given: str) -> Path | None:
     return path if "layers" in _json(path) else None
 
 
-def read_plan(given: str, config: TermwiseConfig, family: str) -> Plan:
-    """The plan for a model of this configuration.
+def read_plan(given: str, config: TermwiseConfig, family: str, config_hash: str | None = None) -> Plan:
+    """The plan for a model of this configuration; `config_hash` is `naming.model_hash` of its place.
 
     Errors: ValueError for a plan of another model or schema, heads that are not covered or covered twice, centers that are
     missing or of the wrong shape, and specs that need weights the original does not have.
     """
     path = plan_file(given)
-    plan = _uniform(given, config) if path is None else _from_file(path, config, family)
+    plan = _uniform(given, config) if path is None else _from_file(path, config, family, config_hash)
     _check_specs(plan)
     return plan
 
@@ -92,11 +92,11 @@ def _uniform(given: str, config: TermwiseConfig) -> Plan:
     return Plan(given, ((group,),) * config.num_hidden_layers)
 
 
-def _from_file(path: Path, config: TermwiseConfig, family: str) -> Plan:
+def _from_file(path: Path, config: TermwiseConfig, family: str, config_hash: str | None) -> Plan:
     from termwise.models.groups import layer_groups
 
     document = _json(path)
-    _check_document(document, config, family, path)
+    _check_document(document, config, family, config_hash, path)
     layers = []
     for number, entry in enumerate(document["layers"]):
         if not isinstance(entry, list):
@@ -118,7 +118,9 @@ def _json(path: Path) -> dict[str, Any]:
     return found
 
 
-def _check_document(document: dict[str, Any], config: TermwiseConfig, family: str, path: Path) -> None:
+def _check_document(
+    document: dict[str, Any], config: TermwiseConfig, family: str, config_hash: str | None, path: Path
+) -> None:
     check_schema(document.get("schema"), str(path))
     model, layers = document.get("model"), document.get("layers")
     if not isinstance(model, dict) or not isinstance(layers, list):
@@ -130,6 +132,12 @@ def _check_document(document: dict[str, Any], config: TermwiseConfig, family: st
     if other:
         raise ValueError(
             f"{path} was made for {model.get('folder', 'another model')}: {', '.join(other)}; make a plan of this model"
+        )
+    planned = model.get("config_hash")
+    if config_hash is not None and planned is not None and planned != config_hash:
+        raise ValueError(
+            f"{path} was made for {model.get('folder', 'another model')}, whose configuration is another one of the same sizes "
+            f"({planned}, this model's is {config_hash}); make a plan of this model"
         )
     if len(layers) != config.num_hidden_layers:
         raise ValueError(f"{path}: {len(layers)} layers are planned, the model has {config.num_hidden_layers}")
@@ -178,7 +186,7 @@ def _tensors(path: Path) -> dict[str, Tensor]:
 
 def num_centers(group: HeadGroup) -> int:
     """Centers of each head of a group; 1 where its far keys are one group."""
-    return getattr(group.spec.kernel, "centers", 1)
+    return group.spec.kernel.centers
 
 
 def _check_specs(plan: Plan) -> None:

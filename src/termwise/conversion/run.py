@@ -27,9 +27,10 @@ def describe(config: ConvertConfig) -> dict[str, Any]:
     """What would be done, from the configuration of the model and the plan; no weight is read."""
     from termwise.conversion.assemble import source_config
     from termwise.conversion.sizes import sizes
+    from termwise.models.naming import model_hash
 
     shape, family, place = source_config(config.model)
-    plan = read_plan(config.plan, shape, family)
+    plan = read_plan(config.plan, shape, family, model_hash(place))
     size = sizes(shape, plan.layers, plan.context or shape.max_position_embeddings)
     told: dict[str, Any] = {
         "model": str(place), "family": family, "plan": config.plan, "heads": _heads(plan), "context": size.context,
@@ -58,6 +59,7 @@ def convert(config: ConvertConfig, out: Path, *, arguments: Mapping[str, Any], c
     """
     from termwise.conversion.assemble import open_source
     from termwise.data.sources import find_roots
+    from termwise.models.naming import model_hash
 
     def say(text: str) -> None:
         console.print(text, highlight=False, markup=False, soft_wrap=True)
@@ -68,7 +70,7 @@ def convert(config: ConvertConfig, out: Path, *, arguments: Mapping[str, Any], c
     if config.text and source.tokenizer is None:
         raise ValueError(f"{source.place} holds no tokenizer, so no text can be read; copy a tokenizer.json into it")
     shape: Any = source.model.config
-    plan = read_plan(config.plan, shape, source.family)
+    plan = read_plan(config.plan, shape, source.family, model_hash(source.place))
     layers = [[group.to_dict() for group in layer] for layer in plan.layers]
     folder = RunFolder.create(out, "convert", dict(arguments), resolved(config, layers))
     folder.update(heads=_heads(plan))
