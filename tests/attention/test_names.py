@@ -78,7 +78,16 @@ def specs(draw):
             draw(some.sampled_from([False, True, "count"])),
             draw(some.sampled_from([None, "before", "after"])),
             draw(some.booleans()),
-            draw(some.none() | some.builds(Local, some.integers(1, 99), some.integers(0, 9))),
+            draw(
+                some.none()
+                | some.builds(
+                    Local,
+                    some.integers(1, 99),
+                    some.integers(0, 9),
+                    some.integers(0, 9),
+                    some.none() | some.sampled_from([1, 16, 64]),
+                )
+            ),
         )
     except ValueError:  # a pair that is refused elsewhere
         return AttentionSpec()

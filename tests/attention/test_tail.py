@@ -228,6 +228,23 @@ def test_gradients_reach_the_moments(orders, center, centers):
 
 
 @pytest.mark.parametrize(("orders", "center", "centers"), SEVERAL)
+def test_centers_that_change_leave_what_is_there(orders, center, centers):
+    """Later keys are grouped by the new centers; those in a group stay, about the reference they came with."""
+    spec, given = spec_of(orders, center, centers), drawn(40, centers)
+    first, later = (
+        {**given, **{n: given[n][:, :, p] for n in ("key", "value", "is_real")}} for p in (slice(0, 16), slice(16, 40))
+    )
+    later["centers"] = given["centers"].roll(1, dims=1) + 0.3
+    tail = folded(spec, later, tail=folded(spec, first))
+    group = torch.cat([grouped.nearest(part["key"], part["centers"]) for part in (first, later)], dim=2)
+    wanted = grouped.sums(
+        given["query"], given["key"], given["value"], given["is_real"], group, centers, orders, True, SCALE
+    )
+    for got, expected in zip(read(tail, given["query"], spec), wanted, strict=True):
+        close(got, expected, "fp64", spec.short_name)
+
+
+@pytest.mark.parametrize(("orders", "center", "centers"), SEVERAL)
 def test_heads_and_sequences_do_not_see_each_other(orders, center, centers):
     spec, given = spec_of(orders, center, centers), drawn(40, centers)
     whole = folded(spec, given)

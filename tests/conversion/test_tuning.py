@@ -194,6 +194,10 @@ def test_watching_keeps_the_best_weights_and_says_when_nothing_falls(tmp_path):
         assert watch.is_enough() == (step - 2 >= PATIENCE)
     assert watch.best == 0.5 and watch.restore(model)
     assert torch.equal(model.weight, kept)
+    late = Watch(tmp_path / "late", 0.1, lambda _: 0.2, earliest=9)
+    for step in range(1, 9 + 1):
+        late.on_step({"step": step, "evaluation": {"held_out": 0.2}})
+        assert late.is_enough() == (step == 9)
     worse = Watch(tmp_path / "worse", 0.1, lambda _: 0.2)
     assert not worse.restore(model)
 

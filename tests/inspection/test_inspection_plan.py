@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from termwise.attention.spec import Local
-from termwise.inspection.planning import Cost, Place, affordable, ladder
+from termwise.inspection.planning import Cost, Place, Remaining, affordable, ladder
 
 
 def test_even_orders_come_first_and_order_zero_once():
@@ -32,3 +32,13 @@ def test_later_layers_are_cheaper_and_estimates_follow_what_work_takes():
     cost.learn("rung", cost.plain("rung"), 4.0)
     assert cost.rung() == pytest.approx(6.0)
     assert affordable([Place(9, 0)] * 5, cost, 2.0) == 2
+
+
+def test_time_left_counts_what_the_budget_pays_for():
+    cost = Cost(num_layers=10, num_texts=1, forward=1.0, head=0.0, reduced=0.0, terms=0.1)
+    places = [Place(0, head) for head in range(4)]
+    left = Remaining(texts=1, rungs=2, places=places, later=3)
+    assert left.always(cost) == pytest.approx(4 + 1 + 2)
+    assert left.seconds(cost, budget=1.0) == pytest.approx(7)
+    assert left.seconds(cost, budget=10.0) == pytest.approx(10)
+    assert left.seconds(cost, budget=100.0) == pytest.approx(7 + 4 + 3)

@@ -46,7 +46,9 @@ def small(name: str = "softmax", **overrides: Any) -> TermwiseForCausalLM:
         "max_position_embeddings": 512, "initializer_range": 0.2,
     }  # fmt: skip
     fields |= VARIANTS.get(name, {}) | overrides
-    return build("softmax" if name in ("mixed", "evicting") else name, preset="tiny", vocab_size=VOCAB, seed=3, **fields).eval()
+    return build(
+        "softmax" if name in ("mixed", "evicting") else name, preset="tiny", vocab_size=VOCAB, seed=3, **fields
+    ).eval()
 
 
 def tokens(*shape: int, seed: int = 0) -> Tensor:

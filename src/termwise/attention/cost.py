@@ -112,6 +112,13 @@ def _buffer_bytes(spec: AttentionSpec, pair: int, buffered: int, kv_heads: int, 
     return buffered * (per_head * kv_heads + 8)
 
 
+def shared_bytes(spec: AttentionSpec, length: int) -> int:
+    """What the sequences of a batch without padding keep once: count, boundary, and ranks that no head has for itself."""
+    if spec.local is not None and spec.evicts:
+        return 16 + (8 * spec.local.num_given(length) if spec.local.heavy else 0)
+    return 16 + 8 * num_buffered(spec, length)
+
+
 def _constant_bytes(spec: AttentionSpec, key_width: int, kv_heads: int) -> int:
     """Count and boundary once; decayed count, reference key, two log decays and the running gate sum a head."""
     if spec.evicts:

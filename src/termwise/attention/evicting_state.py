@@ -144,7 +144,8 @@ def settled(state: AttentionState) -> AttentionState:
 
 def remembering(after: AttentionState, before: AttentionState) -> AttentionState:
     """`after` with `before` as its past, and of that so much that any 64 tokens can be taken back."""
-    return _reaching(dataclasses.replace(after, past=before), after.count - RESERVE)
+    # Where keys have left, the boundary is the count with the key that comes.
+    return _reaching(dataclasses.replace(after, past=before), torch.maximum(after.count, after.boundary) - RESERVE)
 
 
 def _reaching(state: AttentionState, oldest: Tensor) -> AttentionState:

@@ -268,13 +268,13 @@ class Polynomial(Kernel):
 
     @property
     def formula(self) -> str:
-        y = "(x - mean)" if self.is_centered else "x"
-        if self.centers > 1:
-            y = f"(x - mean of 1 of {self.centers} groups)"
+        y = "(x - m)" if self.centers > 1 else "(x - mean)" if self.is_centered else "x"
         names = ", ".join(map(str, self.orders)) if len(self.orders) < 6 else f"{self.orders[0]}..{self.orders[-1]}"
         if isinstance(self.coefficients, Minimax):
-            return f"sum over n in {{{names}}} of b_n {y}^n, minimax on +-{self.coefficients.radius:g}"
-        return f"sum over n in {{{names}}} of " + (f"{y}^n / n!" if self.coefficients == "taylor" else f"b_n {y}^n")
+            text = f"sum over n in {{{names}}} of b_n {y}^n, minimax on +-{self.coefficients.radius:g}"
+        else:
+            text = f"sum over n in {{{names}}} of " + (f"{y}^n / n!" if self.coefficients == "taylor" else f"b_n {y}^n")
+        return text if self.centers == 1 else f"exp(m) {text} in {self.centers} groups of mean m"
 
 
 @functools.cache
@@ -355,6 +355,9 @@ class FeatureMap(Kernel):
             raise ValueError(f"FeatureMap: power_of={self.power_of!r}; allowed are 'features' and 'product'")
         if self.clamp is not None and not math.isfinite(self.clamp):
             raise ValueError(f"FeatureMap: clamp={self.clamp!r}; allowed is None or a finite number")
+        if self.power == 1:
+            # Both first powers are one value, and have one name.
+            object.__setattr__(self, "power_of", "features")
 
     @property
     def dense(self) -> tuple[float, ...] | None:

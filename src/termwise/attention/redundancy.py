@@ -46,9 +46,6 @@ def _findings(spec: AttentionSpec) -> list[tuple[str, AttentionSpec | None]]:
         found.append(("the identity map is the plain power of q.k", power))
     if isinstance(kernel, Polynomial) and len(kernel.orders) == 1 and norm.is_mass_free and spec.local is None:
         found.append(("a coefficient on a single order is a common factor on all weights and cancels", None))
-    if kernel.is_centered and spec.local is not None and kernel.dense in ((1.0,), (1.0, 1.0)):
-        sentence = "order 0 and orders 0..1 weigh keys as their number at their mean score, which is less than exp gives them (Jensen)"
-        found.append((sentence, None))
     if isinstance(norm, Layer) and not norm.weight and not norm.bias and not spec.has_tail:
         found.append(("without weight and bias LayerNorm is RMS of the centred output", None))
     return found

@@ -25,7 +25,6 @@ from torch import Tensor
 from termwise.attention.growth import Room
 from termwise.attention.monomials import total_width, translate
 from termwise.attention.spec import AttentionSpec
-from termwise.attention.tail import empty_tail
 
 FOLD = 64  # keys are folded in groups of this many, in one product: 3e-7 against 2e-6 token by token
 RESERVE = 64  # tokens that can always be rolled back
@@ -377,6 +376,8 @@ def _empty_evicting(
     spec: AttentionSpec, batch: int, kv_heads: int, key_width: int, value_width: int, scale: float, slot_scale: float,
     like: Tensor,
 ) -> AttentionState:  # fmt: skip
+    from termwise.attention.tail import empty_tail
+
     tail = empty_tail(spec, batch, kv_heads, key_width, value_width, scale, like) if spec.has_tail else None
     has_heavy = spec.local is not None and spec.local.heavy > 0
     return AttentionState(
@@ -400,15 +401,21 @@ def _whole(like: Tensor, *shape: int) -> Tensor:
 
 def compress(state: AttentionState, keep: Tensor) -> AttentionState:
     """The buffer reduced to the slots `keep` (B or 1, L), in order, empty slots in front where sequences differ."""
-    length = int(keep.sum(dim=1).max()) if keep.numel() else 0
-    if length == keep.shape[1]:
-        return state if bool(keep.all()) else dataclasses.replace(state, rank=torch.where(keep, state.rank, -1))
-    if length == 0:
-        slots = keep.new_zeros(keep.shape[0], 0, dtype=torch.int64)
+    if keep.shape[0] == 1:
+        slots = keep.nonzero()[:, 1][None]
+        if slots.shape[1] == keep.shape[1]:
+            return state
+        rank = state.rank.index_select(1, slots[0])
     else:
-        slots = keep.to(torch.int8).argsort(dim=1, stable=True)[:, -length:]
-    kept = keep.gather(1, slots)
-    rank = torch.where(kept, state.rank.expand_as(keep).gather(1, slots), -1)
+        length = int(keep.sum(dim=1).max()) if keep.numel() else 0
+        if length == keep.shape[1]:
+            return state if bool(keep.all()) else dataclasses.replace(state, rank=torch.where(keep, state.rank, -1))
+        if length == 0:
+            slots = keep.new_zeros(keep.shape[0], 0, dtype=torch.int64)
+        else:
+            slots = keep.to(torch.int8).argsort(dim=1, stable=True)[:, -length:]
+        kept = keep.gather(1, slots)
+        rank = torch.where(kept, state.rank.expand_as(keep).gather(1, slots), -1)
     changed: dict[str, Any] = {"rank": rank}
     for name in ("key", "value", "age", "running_gate"):
         tensor = getattr(state, name)

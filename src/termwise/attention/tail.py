@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from termwise.attention.backends import loops_for, tails
 from termwise.attention.centers import nearest_center
 from termwise.attention.monomials import features, multiplicities, recentred, total_width, width
 from termwise.attention.spec import AttentionSpec
@@ -98,9 +99,10 @@ def _reference(
     centers: Tensor | None,
     scale: float,
 ) -> Tensor:
-    """(B, G, m, d): the centers, else the first key of each head that ever enters."""
+    """(B, G, m, d): the centers, else the first key of each head that ever enters. A group with keys keeps the one it has."""
     if centers is not None:
-        return (spec.kernel.map(centers.detach().to(before)) * scale**0.5).expand_as(before)
+        given = spec.kernel.map(centers.detach().to(before)) * scale**0.5
+        return torch.where((count == 0)[..., None], given, before)
     first = is_real.to(torch.int8).argmax(dim=2)[..., None, None].expand(-1, -1, 1, mapped.shape[3])
     is_start = (count == 0)[..., None] & is_real.any(dim=2)[..., None, None]
     return torch.where(is_start, mapped.detach().gather(2, first), before)
@@ -127,6 +129,11 @@ def _sorted(
 def _added(tail: Tail, about: Tensor, value: Tensor, weight: Tensor, spec: AttentionSpec) -> Tail:
     """Sorted keys about their references and their values added to the sums, in one product for each group."""
     orders, of_mass = moment_orders(spec), mass_orders(spec)
+    count = tail.count + weight.sum(dim=3)
+    loops = loops_for(tail.moments, tail.mass, about, value)
+    if loops is not None and orders[-1] > 1:
+        moments, mass = tails.added(loops, spec, tail.moments, tail.mass, about, value, weight)
+        return dataclasses.replace(tail, moments=moments, mass=mass, count=count)
     num_features = tail.moments.shape[3]
     moments, mass = torch.zeros_like(tail.moments), torch.zeros_like(tail.mass)
     for part in _parts(about.shape[3], tail.mass.numel()):
@@ -135,9 +142,7 @@ def _added(tail: Tail, about: Tensor, value: Tensor, weight: Tensor, spec: Atten
         # Values need no order 1 that is kept for the mean alone.
         phi = phi if orders == of_mass else phi[..., :num_features]
         moments = moments + phi.transpose(3, 4) @ value[:, :, :, part]
-    return dataclasses.replace(
-        tail, moments=tail.moments + moments, mass=tail.mass + mass, count=tail.count + weight.sum(dim=3)
-    )
+    return dataclasses.replace(tail, moments=tail.moments + moments, mass=tail.mass + mass, count=count)
 
 
 def _parts(length: int, per_row: int) -> list[slice]:
@@ -156,9 +161,12 @@ class Reading:
     middle: Tensor  # (B, G, R, T, m) mean score of each group about its reference
     shift: Tensor  # (B, G, R, T, m) the mean score itself, 0 around zero; -inf of an empty group
     mass: Tensor  # (B, G, R, T, m)
+    value: Tensor | None = None  # (B, G, R, T, e) of one group, where it was made together with the mass
 
     def weighted(self, gain: Tensor) -> Tensor:
         """sum_g gain_g value_g, (B, G, R, T, e); the gain (B, G, R, T, m) is exp(shift), up to a factor of each query."""
+        if self.value is not None:
+            return gain * self.value
         moments = self.tail.moments.flatten(2, 3)
         orders = moment_orders(self.spec)
         per_query = gain[..., 0, :].numel() * self.tail.moments.shape[3]
@@ -186,6 +194,10 @@ def read_tail(tail: Tail, query: Tensor, spec: AttentionSpec) -> Reading:
     if tail.reference is not None:
         shift = middle + torch.einsum("bgrtd,bgmd->bgrtm", query, tail.reference)
     shift = torch.where(is_empty, torch.full_like(shift, -torch.inf), shift)
+    loops = loops_for(query, tail.moments, tail.mass, middle)
+    if loops is not None and tail.count.shape[2] == 1 and moment_orders(spec)[-1] > 1:
+        value, mass = tails.read(loops, spec, tail.moments, tail.mass, query, middle)
+        return Reading(tail, spec, query, middle, shift, mass, value)
     return Reading(tail, spec, query, middle, shift, _group_mass(tail, query, middle, spec))
 
 

@@ -159,7 +159,7 @@ def _run(stage: Stage, model: nn.Module, config: ConvertConfig, texts: Texts, wa
         return mean_over(stage.objective, found, texts.watched[:watched], device)
 
     before = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
-    watch = Watch(stage.folder, start=measure(model.eval()), measure=measure)
+    watch = Watch(stage.folder, measure(model.eval()), measure, earliest=stage.steps // 2)
     say(f"{stage.name}: {stage.steps:,} steps; held out {watch.start:.4f} before")
     settings = TrainingConfig(
         steps=stage.steps, tokens_per_step=config.rows * texts.context, context=texts.context, lr=config.lr,

@@ -20,11 +20,13 @@ KEPT = "best.safetensors"
 class Watch:
     """Measures at every checkpoint, keeps FOLDER/best.safetensors, and says when PATIENCE measures in a row brought nothing.
 
+    Not before step `earliest`: while the learning rate is high, a figure may rise that falls once it decays.
+
     `start` is the figure before training. What an interrupted run measured is read from its log.jsonl again.
     """
 
-    def __init__(self, folder: Path, start: float, measure: Callable[[nn.Module], float]) -> None:
-        self.folder, self.start, self.measure = folder, start, measure
+    def __init__(self, folder: Path, start: float, measure: Callable[[nn.Module], float], earliest: int = 0) -> None:
+        self.folder, self.start, self.measure, self.earliest = folder, start, measure, earliest
         self.by_step: dict[int, float] = dict(_logged(folder / "log.jsonl"))
 
     @property
@@ -47,7 +49,8 @@ class Watch:
     def is_enough(self) -> bool:
         """Whether the last PATIENCE figures are all above the lowest before them."""
         figures = [self.start, *(self.by_step[step] for step in sorted(self.by_step))]
-        return len(figures) > PATIENCE and min(figures[-PATIENCE:]) > min(figures[:-PATIENCE])
+        is_late = bool(self.by_step) and max(self.by_step) >= self.earliest
+        return is_late and len(figures) > PATIENCE and min(figures[-PATIENCE:]) > min(figures[:-PATIENCE])
 
     def restore(self, model: nn.Module) -> bool:
         """Give the model its best weights. False, and nothing done, where those before training were better."""

@@ -123,6 +123,26 @@ def ranked(proxies: Sequence[Sequence[float]]) -> list[Place]:
     return sorted(places, key=lambda place: -proxies[place.layer][place.kv_head or 0])
 
 
+@dataclass
+class Remaining:
+    """What is still to be measured: texts and rungs in any case, places and further rungs as far as the budget goes."""
+
+    texts: int
+    rungs: int
+    places: list[Place]
+    later: int
+
+    def always(self, cost: Cost) -> float:
+        """Seconds of what no budget leaves out."""
+        return self.texts * cost.text() + self.rungs * cost.rung()
+
+    def seconds(self, cost: Cost, budget: float) -> float:
+        """Seconds until the end, when `budget` is what is left of it: all of it is spent only where there is enough to do."""
+        always = self.always(cost)
+        optional = sum(cost.rise(place) for place in self.places) + self.later * cost.rung()
+        return always + max(0.0, min(optional, budget - always))
+
+
 def affordable(places: Sequence[Place], cost: Cost, seconds: float) -> int:
     """How many of the places, in order, fit into the seconds."""
     for number, place in enumerate(places):

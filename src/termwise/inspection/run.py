@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from termwise.inspection.config import ENCODER_REDUCED, EXTENDABLE, REDUCED, InspectConfig
+from termwise.inspection.config import EXTENDABLE, InspectConfig
+from termwise.inspection.opening import opened, resolved
 from termwise.results import RunFolder, atomic_write_text, format_duration
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from termwise.analysis.pretrained import Pretrained
     from termwise.attention.spec import AttentionSpec, Local
-    from termwise.inspection.planning import Cost, Place, Rung
+    from termwise.inspection.planning import Cost, Place, Remaining, Rung
     from termwise.inspection.texts import Passages
 
 Say = Callable[[str], None]
@@ -60,7 +61,7 @@ class Inspection:
 
 def describe(config: InspectConfig) -> dict[str, Any]:
     """What would be done. Opens the model and the text, so that what is wrong with them is told here too."""
-    pretrained, passages, spec, local = _open(config)
+    pretrained, passages, spec, local = opened(config)
     from termwise.inspection.planning import ladder
 
     first, later = ladder(local)
@@ -87,86 +88,26 @@ def run_inspect(config: InspectConfig, out: Path, *, arguments: Mapping[str, Any
     def say(text: str) -> None:
         console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    pretrained, passages, spec, local = _open(config)
+    pretrained, passages, spec, local = opened(config)
     for note in passages.notes:
         say(note)
     folder = RunFolder.create(
-        out, "inspect", dict(arguments), _resolved(config, pretrained, passages, spec), extendable=EXTENDABLE
+        out, "inspect", dict(arguments), resolved(config, pretrained, passages, spec), extendable=EXTENDABLE
     )
     one = Inspection(config, folder, say, pretrained, passages, spec, local, started)
     first, later = ladder(local)
-    cost = _begin(one, first)
-    _texts(one, cost)
-    _rungs(one, cost, first, is_optional=False)
-    _places(one, cost)
-    _rungs(one, cost, later, is_optional=True)
+    cost, to_do = _begin(one, first, later)
+    _texts(one, cost, to_do)
+    _rungs(one, cost, to_do, first, is_optional=False)
+    _places(one, cost, to_do)
+    _rungs(one, cost, to_do, later, is_optional=True)
     return folder
 
 
-def _open(config: InspectConfig) -> tuple[Pretrained, Passages, AttentionSpec, Local | None]:
-    from termwise.data.sources import find_roots
-
-    find_roots(list(config.text) or None)
-    from termwise.analysis.pretrained import open_pretrained
-    from termwise.analysis.replaying import check_length
-    from termwise.attention.names import parse
-    from termwise.attention.spec import Local
-    from termwise.inspection.texts import take_passages
-    from termwise.models.devices import usable_device
-
-    device = usable_device(config.device)
-    pretrained = open_pretrained(config.model)
-    check_length(pretrained, config.length)
-    if pretrained.tokenizer is None:
-        raise ValueError(f"{pretrained.folder} holds no tokenizer, so it reads no text; copy a tokenizer.json into it")
-    usual = REDUCED.format(window=config.window, sinks=config.sinks) if pretrained.is_causal else ENCODER_REDUCED
-    spec = parse(config.reduced or usual)
-    _check_reduced(spec, pretrained)
-    passages = take_passages(
-        config.text, pretrained.tokenizer, texts=config.texts, length=config.length, seed=config.seed, column=config.column,
-        errors=config.errors,
-    )  # fmt: skip
-    pretrained.model.to(device).requires_grad_(False)
-    local = Local(config.window, config.sinks) if pretrained.is_causal else None
-    return pretrained, passages, spec, local
-
-
-def _check_reduced(spec: AttentionSpec, pretrained: Pretrained) -> None:
-    """ValueError for a spec that this model's queries, keys and values do not suffice for."""
-    import torch
-
-    from termwise.analysis.reducing import reduced_attention
-
-    if (
-        spec.parameters(pretrained.head_dim)
-        or spec.input_gate
-        or spec.output_gate
-        or spec.log_decay
-        or spec.needs_running_gate
-    ):
-        raise ValueError(
-            f"--reduced {spec.short_name}: gates, decays and learned parameters are not there in a trained model; name orders "
-            f"with or without slots, e.g. {ENCODER_REDUCED}"
-        )
-    few = torch.zeros(1, 4, 1, pretrained.head_dim)
-    reduced_attention(few, few, few, 1.0, spec, is_causal=pretrained.is_causal)
-
-
-def _resolved(config: InspectConfig, pretrained: Pretrained, passages: Passages, spec: AttentionSpec) -> dict[str, Any]:
-    about = {
-        "name": pretrained.name, "family": pretrained.family, "num_layers": pretrained.num_layers,
-        "num_heads": pretrained.num_heads, "num_kv_heads": pretrained.num_kv_heads, "head_dim": pretrained.head_dim,
-        "context": pretrained.context, "has_loss": pretrained.head is not None,
-    }  # fmt: skip
-    data = {"places": list(passages.places), "notes": list(passages.notes), "digest": passages.digest}
-    return config.model_dump(mode="json") | {"reduced": spec.short_name, "about": about, "data": data}
-
-
-def _begin(one: Inspection, first: list[Rung]) -> Cost:
+def _begin(one: Inspection, first: list[Rung], later: list[Rung]) -> tuple[Cost, Remaining]:
     """Time the parts of the work, and say what the budget buys."""
     from termwise.inspection.measuring import first_costs
-    from termwise.inspection.planning import affordable, ranked
-    from termwise.inspection.recording import done_places, done_rungs
+    from termwise.inspection.planning import affordable
     from termwise.inspection.sentence import sentence_scores
 
     pretrained, config = one.pretrained, one.config
@@ -175,23 +116,35 @@ def _begin(one: Inspection, first: list[Rung]) -> Cost:
     one.recordings.append(recording)
     shown = sentence_scores(pretrained, pretrained.tokenizer, ids[:1])
     atomic_write_text(one.folder.path / "sentence.json", json.dumps(shown, ensure_ascii=False) + "\n")
-    records = one.folder.records()
-    rungs = len({rung.spec.short_name for rung in first} - done_rungs(records))
-    texts = sum(not _part(one, n).exists() for n in range(config.texts))
-    always = texts * cost.text() + rungs * cost.rung()
-    heads = [place for place in ranked([[0.0] * pretrained.num_kv_heads] * pretrained.num_layers)]
-    places = [place for place in [*heads, *_layers(one)] if place not in done_places(records)]
-    bought = affordable(places, cost, one.left - always)
+    to_do = _remaining(one, first, later)
+    always, texts, rungs = to_do.always(cost), to_do.texts, to_do.rungs
+    bought = affordable(to_do.places, cost, one.left - always)
     unit = "losses" if one.has_loss else "relative changes of the final hidden state (an encoder has no loss)"
     one.say(
         f"{pretrained.name}: {pretrained.family}, {pretrained.num_layers} layers of {pretrained.num_kv_heads} kv heads; {unit}"
     )
     one.say(
         f"budget {format_duration(config.budget)}: terms of {texts} texts and {rungs} models of the ladder take about "
-        f"{format_duration(always)}; what is left buys true evaluations of about {bought} of {len(places)} heads and layers, those "
-        "of the largest proxy first (--budget changes it)"
+        f"{format_duration(always)}; what is left buys true evaluations of about {bought} of {len(to_do.places)} heads and layers, "
+        f"those of the largest proxy first; {_left(one, cost, to_do)} (--budget changes it)"
     )
-    return cost
+    return cost, to_do
+
+
+def _remaining(one: Inspection, first: list[Rung], later: list[Rung]) -> Remaining:
+    """What no record says yet."""
+    from termwise.inspection.planning import Remaining, ranked
+    from termwise.inspection.recording import done_places, done_rungs
+
+    records = one.folder.records()
+    rungs, places = done_rungs(records), done_places(records)
+    heads = ranked([[0.0] * one.pretrained.num_kv_heads] * one.pretrained.num_layers)
+    return Remaining(
+        texts=sum(not _part(one, n).exists() for n in range(one.config.texts)),
+        rungs=sum(rung.spec.short_name not in rungs for rung in first),
+        places=[place for place in [*heads, *_layers(one)] if place not in places],
+        later=sum(rung.spec.short_name not in rungs for rung in later),
+    )
 
 
 def _layers(one: Inspection) -> list[Place]:
@@ -204,7 +157,7 @@ def _part(one: Inspection, number: int) -> Path:
     return one.folder.path / "parts" / f"text-{number}.safetensors"
 
 
-def _texts(one: Inspection, cost: Cost) -> None:
+def _texts(one: Inspection, cost: Cost, to_do: Remaining) -> None:
     """Terms, proxies and the exact loss, text by text; the recordings stay for the replays."""
     from termwise.inspection import measuring
     from termwise.inspection.measuring import TextFigures
@@ -221,9 +174,8 @@ def _texts(one: Inspection, cost: Cost) -> None:
             one.figures.append(found)
             cost.learn("text", foreseen, time.monotonic() - started)
             said = f"loss {found.loss:.3f} nats/token" if one.has_loss else "terms"
-            one.say(
-                f"text {number + 1} of {one.config.texts}: {said} ({format_duration(max(0.0, one.left))} of the budget left)"
-            )
+            to_do.texts -= 1
+            one.say(f"text {number + 1} of {one.config.texts}: {said} ({_left(one, cost, to_do)})")
         recording = measuring.light(recording, has_loss=one.has_loss)
         one.recordings[number:] = [recording]
     _write_texts(one)
@@ -279,7 +231,7 @@ def _warn(one: Inspection, loss: float, expected: float) -> None:
     one.folder.update(warnings=[told])
 
 
-def _rungs(one: Inspection, cost: Cost, rungs: list[Rung], *, is_optional: bool) -> None:
+def _rungs(one: Inspection, cost: Cost, to_do: Remaining, rungs: list[Rung], *, is_optional: bool) -> None:
     """The ladder: the whole model by each spec."""
     from termwise.inspection.measuring import rung_losses
     from termwise.inspection.recording import Recording, done_rungs
@@ -298,19 +250,18 @@ def _rungs(one: Inspection, cost: Cost, rungs: list[Rung], *, is_optional: bool)
         seconds = time.monotonic() - started
         cost.learn("rung", foreseen, seconds)
         one.folder.append(*make.rung(rung, losses, one.exact, seconds))
-        after = (len(waiting) - number - 1) * cost.rung()
-        one.say(
-            f"{rung.spec.short_name}: {sum(losses) / len(losses):.3f} {make.unit} ({_left(one, after, is_optional)})"
-        )
+        if is_optional:
+            to_do.later -= 1
+        else:
+            to_do.rungs -= 1
+        one.say(f"{rung.spec.short_name}: {sum(losses) / len(losses):.3f} {make.unit} ({_left(one, cost, to_do)})")
 
 
-def _left(one: Inspection, always: float, is_optional: bool) -> str:
-    """Time left: what must still be done, and where places follow all that the budget has left."""
-    seconds = min(always, max(0.0, one.left)) if is_optional else max(always, one.left)
-    return f"at most {format_duration(seconds)} left"
+def _left(one: Inspection, cost: Cost, to_do: Remaining) -> str:
+    return f"about {format_duration(to_do.seconds(cost, one.left))} left"
 
 
-def _places(one: Inspection, cost: Cost) -> None:
+def _places(one: Inspection, cost: Cost, to_do: Remaining) -> None:
     """True rises of heads by rank, then of layers, as far as the budget goes."""
     from termwise.inspection.measuring import place_losses
     from termwise.inspection.planning import ranked
@@ -320,6 +271,7 @@ def _places(one: Inspection, cost: Cost) -> None:
     done = done_places(one.folder.records())
     proxies = _mean_fisher(one) if one.has_loss else sum(figure.output_error for figure in one.figures)
     waiting = [place for place in [*ranked(proxies.tolist()), *_layers(one)] if place not in done]
+    to_do.places = list(waiting)
     ids = one.passages.ids.to(one.pretrained.model.device)
     for number, place in enumerate(waiting):
         if one.left < cost.rise(place):
@@ -332,7 +284,7 @@ def _places(one: Inspection, cost: Cost) -> None:
         seconds = time.monotonic() - started
         cost.learn("rise", foreseen, seconds)
         one.folder.append(*make.rise(place, losses, one.exact, one.spec.short_name, seconds))
+        to_do.places.remove(place)
         if time.monotonic() - one.spoken > EVERY:
             one.spoken = time.monotonic()
-            after = sum(cost.rise(other) for other in waiting[number + 1 :])
-            one.say(f"{number + 1} of {len(waiting)} heads and layers ({_left(one, after, True)})")
+            one.say(f"{number + 1} of {len(waiting)} heads and layers ({_left(one, cost, to_do)})")

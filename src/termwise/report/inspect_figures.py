@@ -115,9 +115,8 @@ def importance(view: InspectView, say: Words) -> Figure | None:
     title = say("inspect.figure.importance" if view.has_loss else "inspect.figure.importance.encoder")
     most = sorted(cells.items(), key=lambda one: -one[1])[:5]
     told = [(say("inspect.place", layer=layer, head=head), say.signed(value, 4)) for (layer, head), value in most]
-    drawn = _map(rows, order, view.unit, is_signed=True, is_log=False)
-    return Figure(
-        "inspect-importance", title, say("inspect.caption.importance"), drawing.described(title, told), drawn, True
+    return _drawn(
+        "inspect-importance", title, say("inspect.caption.importance"), told, rows, order, say, is_signed=True
     )
 
 
@@ -140,16 +139,9 @@ def head_maps(view: InspectView, say: Words) -> list[Figure]:
                 (say("inspect.least"), say.number(min(cells.values()), 2)),
                 (say("inspect.most"), say.number(max(cells.values()), 2)),
             ]
-            drawn = _map(rows, order, "", is_signed=name == "score_mean", is_log=False)
+            caption = say(f"inspect.caption.{name}")
             made.append(
-                Figure(
-                    f"inspect-{name}",
-                    title,
-                    say(f"inspect.caption.{name}"),
-                    drawing.described(title, told),
-                    drawn,
-                    True,
-                )
+                _drawn(f"inspect-{name}", title, caption, told, rows, order, say, is_signed=name == "score_mean")
             )
     return made
 
@@ -171,7 +163,9 @@ def order_maps(view: InspectView, say: Words) -> list[Figure]:
 
 def _order_map(view: InspectView, metric: str, center: str, slots: str | None, say: Words) -> Figure | None:
     by_order: dict[int, dict[Place, float]] = {
-        key[1]: cells for key, cells in view.maps.items() if key[0] == metric and key[2:] == (center, slots)
+        key[1]: cells
+        for key, cells in view.maps.items()
+        if key[0] == metric and key[2:] == (center, slots) and (metric == "magnitude" or key[1] % 2 == 0)
     }
     if not by_order:
         return None
@@ -187,34 +181,53 @@ def _order_map(view: InspectView, metric: str, center: str, slots: str | None, s
     told = [
         (say("inspect.orders", order=n), say.number(_median(list(by_order[n].values())), 3)) for n in sorted(by_order)
     ]
-    drawn = _map(rows, order_names, "", is_signed=False, is_log=True, heads=heads)
     key = f"inspect-{metric}-{center}-{slots or 'bare'}"
-    return Figure(key, title, say(f"inspect.caption.{metric}"), drawing.described(title, told), drawn, True)
+    caption = say(f"inspect.caption.{metric}")
+    return _drawn(key, title, caption, told, rows, order_names, say, is_log=True, heads=heads)
 
 
 def _median(values: list[float]) -> float:
     return sorted(values)[len(values) // 2]
 
 
+def _drawn(
+    key: str,
+    title: str,
+    caption: str,
+    told: list[tuple[str, str]],
+    rows: list[dict[str, Any]],
+    order: list[str],
+    say: Words,
+    **how: Any,
+) -> Figure:
+    """A map with its scale said under it: the more, the less transparent, so that light and dark pages both read."""
+    sizes = sorted(abs(row["value"]) for row in rows)
+    # one outlier must not make the rest of a map blank
+    full = sizes[min(len(sizes) - 1, int(0.99 * len(sizes)))] or sizes[-1] or 1.0
+    is_log = how.pop("is_log", False)
+    low = max(sizes[len(sizes) // 100], full * 1e-6) if is_log else 0.0
+    scale = say("inspect.scale.log" if is_log else "inspect.scale", low=f"{low:.2g}", full=f"{full:.2g}")
+    drawn = _map(rows, order, low=low, full=full, is_log=is_log, **how)
+    return Figure(key, title, f"{caption} {scale}", drawing.described(title, told), drawn, is_wide=True)
+
+
 def _map(
-    rows: list[dict[str, Any]], order: list[str], unit: str, *, is_signed: bool, is_log: bool, heads: int = 1
+    rows: list[dict[str, Any]],
+    order: list[str],
+    *,
+    low: float,
+    full: float,
+    is_log: bool,
+    is_signed: bool = False,
+    heads: int = 1,
 ) -> dict[str, Any]:
-    """Squares by layer (x) and row (y): the more, the less transparent, so that light and dark pages both read."""
+    """Squares by layer (x) and row (y)."""
     import altair as alt
 
     layers = 1 + max(int(row["layer"]) for row in rows)
     width = min(MAP_WIDTH, max(240, 28 * layers)) if heads == 1 else MAP_WIDTH
-    sizes = sorted(abs(row["value"]) for row in rows)
-    top = sizes[-1] or 1.0
-    low = max(sizes[0], top * 1e-4) if is_log else 0.0
-    # one outlier must not make the rest of a map blank
-    full = sizes[min(len(sizes) - 1, int(0.99 * len(sizes)))] or top
-    scale = alt.Scale(
-        type="log" if is_log else "linear",
-        domain=[low, full if full > low else low * 2 + 1e-9],
-        range=[0.04, 1.0],
-        clamp=True,
-    )
+    domain = [low, full if full > low else 2 * low + 1e-9]
+    scale = alt.Scale(type="log" if is_log else "linear", domain=domain, range=[0.04, 1.0], clamp=True)
     made = [
         row | {"end": row["layer"] + 1 / heads, "size": max(abs(row["value"]), low),
                "color": drawing.HIGHER if is_signed and row["value"] < 0 else drawing.LOWER}
@@ -224,12 +237,9 @@ def _map(
     ticks = alt.Axis(
         values=[n + 0.5 for n in range(layers)], labelExpr="floor(datum.value)", ticks=False, grid=False, domain=False
     )
-    legend = alt.Legend(
-        title=unit or None, orient="right", symbolFillColor=drawing.LOWER, symbolStrokeWidth=0, format=".2~g"
-    )
     squares = drawing.chart("cells").mark_rect(stroke=None).encode(
         x=alt.X("layer:Q", title=None, scale=x_scale, axis=ticks), x2="end:Q",
         y=alt.Y("row:N", sort=order, title=None, axis=alt.Axis(ticks=False, domain=False)),
-        color=drawing.as_given(), fillOpacity=alt.FillOpacity("size:Q", scale=scale, legend=legend),
+        color=drawing.as_given(), fillOpacity=alt.FillOpacity("size:Q", scale=scale, legend=None),
     )  # fmt: skip
     return drawing.specification(squares, {"cells": made}, width=width, height=ROW * len(order))

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from termwise.report import bench_page, convert_page, inspect_page
+from termwise.report import bench_page, convert_page, inspect_page, verify_page
 from termwise.report.bench_view import bench_view
 from termwise.report.convert_page import convert_view
 from termwise.report.inspect_view import inspect_view
 from termwise.report.read import Reading, read
 from termwise.report.sections import sections, text_name
 from termwise.report.verdict import summary
+from termwise.report.verify_view import verify_view
 from termwise.report.view import View, view
 from termwise.report.words import Words, words
 from termwise.results import atomic_write_text
@@ -42,6 +43,8 @@ def _text(reading: Reading, say: Words) -> str:
         return rendered(inspect_page.parts(inspect_view(reading), say), say)
     if command == "convert":
         return rendered(convert_page.parts(convert_view(reading), say), say)
+    if command == "verify":
+        return rendered(verify_page.parts(verify_view(reading), say), say)
     return render(view(reading), say)
 
 
