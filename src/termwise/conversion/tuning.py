@@ -100,7 +100,7 @@ def tune(
     student: nn.Module, original: nn.Module, config: ConvertConfig, texts: Texts, steps: Steps, folder: Path, say: Say
 ) -> nn.Module:
     """The student after both stages, merged with its adapters; each keeps its best weights by the watched text."""
-    learning = with_adapters(student, config.lora) if config.lora else student
+    learning = with_adapters(student, config.lora, config.seed) if config.lora else student
     _freeze_all_but(learning, attentions(learning))
     _run(
         Stage("matching", Matching(original), steps.matching, folder / "matching"),
@@ -127,20 +127,22 @@ def tune_original(
     model: nn.Module, original: nn.Module, config: ConvertConfig, texts: Texts, steps: Steps, folder: Path, say: Say
 ) -> nn.Module:
     """The original after as many steps on the same text, end to end towards the same."""
-    learning = with_adapters(model, config.lora) if config.lora else model
+    learning = with_adapters(model, config.lora, config.seed) if config.lora else model
     distilling = Distilling(original, config.labels)
     _run(Stage("original", distilling, steps.total, folder / "distilling"), learning, config, texts, steps.watched, say)
     return learning.merge_and_unload() if config.lora else learning  # type: ignore[operator]
 
 
-def with_adapters(model: nn.Module, rank: int) -> nn.Module:
-    """The model with low-rank adapters on every projection; only they learn. ValueError where peft is missing."""
+def with_adapters(model: nn.Module, rank: int, seed: int) -> nn.Module:
+    """The model with low-rank adapters on every projection, the same for one seed; only they learn. ValueError without peft."""
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError:
         raise ValueError("--lora needs one more package: pip install 'termwise[tune]'") from None
     settings = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=LORA_TARGETS, lora_dropout=0.0)
-    return get_peft_model(model, settings)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return get_peft_model(model, settings)
 
 
 def _freeze_all_but(model: nn.Module, learning: list[Any]) -> None:
