@@ -15,7 +15,7 @@ LEVELS = (
     ("__main__",),
     ("cli",),
     ("commands",),
-    ("report", "study", "conversion", "inspection", "bench"),
+    ("report", "study", "conversion", "inspection", "planning", "bench"),
     ("analysis", "evaluation", "training"),
     ("models",),
     ("attention",),
@@ -94,7 +94,9 @@ def test_importing_termwise_is_light():
     assert loaded_by("import termwise; dir(termwise)") == set()
 
 
-COMMANDS = ["", "study", "inspect", "convert", "verify", "evaluate", "generate", "bench", "report", "variants"]
+COMMANDS = [
+    "", "study", "inspect", "plan", "convert", "verify", "evaluate", "generate", "bench", "report", "variants",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("command", COMMANDS)

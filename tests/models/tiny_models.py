@@ -24,6 +24,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "elu1": {},
     "taylor:0..2": {},
     "taylor:0..2@mean+w8s2": {},
+    "taylor:0..2@mean+w5s1h2e4": {},
     "power:2+decay": {"layer_options": {"rotary": False, "conv_size": 2, "conv_activation": "silu"}},
     "exp<5|layer+gi+ga": {"layer_options": {"conv_size": 4, "conv_activation": "silu", "blank_tokens": 3}},
     "unit|identity+gc": {},
