@@ -118,7 +118,7 @@ def _verify(shown: VerifyView, folder: Path, say: Words) -> Group:
 
 
 def _ended(parts: dict[str, Any], made: Sequence[tables.Table | None], folder: Path, say: Words) -> Group:
-    """The end of an inspection or a plan: what the page says first, and the tables that have rows."""
+    """The end of an inspection, a plan or a conversion: what the page says first, and the tables that have rows."""
     from rich.console import Group
     from rich.text import Text
 
