@@ -59,7 +59,7 @@ def convert(
     tune_original: Annotated[
         bool, typer.Option("--tune-original", help="Tune the original as long on the same text, to compare with.")
     ] = False,
-    lr: Annotated[float, typer.Option(help="The highest learning rate.")] = 5e-4,
+    lr: Annotated[float, typer.Option(help="The highest learning rate.")] = 1e-4,
     rows: Annotated[int, typer.Option(min=1, help="Windows a step.")] = 8,
     context: Annotated[
         int | None,

@@ -30,7 +30,7 @@ class ConvertConfig(Configuration):
     lora: int = pydantic.Field(0, ge=0)
     labels: float = pydantic.Field(0.0, ge=0, le=1)
     tune_original: bool = False
-    lr: float = pydantic.Field(5e-4, gt=0)
+    lr: float = pydantic.Field(1e-4, gt=0)
     rows: int = pydantic.Field(8, ge=1)
     context: int | None = pydantic.Field(None, ge=2)
     max_tokens: int = pydantic.Field(65_536, ge=1)
