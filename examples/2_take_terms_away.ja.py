@@ -27,7 +27,7 @@
 # %%
 import altair as alt
 import torch
-from material import alice, glassllm
+from material import ALICE, glassllm
 from transformers.utils import logging
 
 import termwise as tw
@@ -38,8 +38,8 @@ from termwise.models import TermwiseForCausalLM
 logging.disable_progress_bar()
 folder = glassllm()
 original = open_pretrained(folder)
-ids = original.tokenizer(alice(), return_tensors="pt").input_ids[0]
-ids = ids[: len(ids) // 128 * 128].view(-1, 128)  # windows of the model's own context
+ids = original.tokenizer(ALICE.read_text(encoding="utf-8"), return_tensors="pt").input_ids[0]
+ids = ids[:768].view(-1, 128)  # windows of the model's own context
 
 
 def loss(*names):
@@ -193,3 +193,9 @@ print(f"softmax {loss('softmax'):.3f}")
 for top in (0, 2, 4, 8):
     names = [f"taylor:0..{top}{at}" if top else f"taylor:0{at}" for at in ("", "@mean")]
     print(f"orders 0..{top}: around zero {loss(names[0]):.3f}, around the mean {loss(names[1]):.3f}")
+
+# %% [markdown]
+# ここでは、ソフトマックスが最良ですらありません。項を減らすとモデルはあいまいになりますが、知らないテキストでは、
+# 確信を持って間違えるより、あいまいなほうがましなのです。だから、
+# あなたのモデルが実際に読むテキストで測ってください(128 トークンでは証明になりません。
+# もっと長いテキストで試してみましょう)。

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import io
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,12 +50,13 @@ def read(path: Path) -> list[Cell]:
 def run(cells: list[Cell]) -> tuple[list[Shown], dict[str, Any]]:
     """What each code cell shows, in order, and the names they leave behind. What a cell raises comes through."""
     names: dict[str, Any] = {"__name__": "__main__"}
-    added = str(HERE)
+    added, before = str(HERE), Path.cwd()
     sys.path.insert(0, added)
     try:
         return [_run_cell(cell.source, names) for cell in cells if cell.kind == "code"], names
     finally:
         sys.path.remove(added)
+        os.chdir(before)
 
 
 def _run_cell(source: str, names: dict[str, Any]) -> Shown:

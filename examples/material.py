@@ -1,9 +1,10 @@
-"""What the notebooks work on: a small pretrained model, a page of the text it was trained on, this project's records."""
+"""What the notebooks work on: a small pretrained model, pages of the text it was trained on, this project's records."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,8 @@ from termwise.attention.backends.compiled import cache_folder
 
 HERE = Path(__file__).resolve().parent
 FETCH = HERE.parent / "benchmarks" / "models.py"
+ALICE = HERE / "alice.txt"
+"""The first pages of Alice's Adventures in Wonderland (Carroll 1865, public domain)."""
 
 
 def glassllm() -> Path:
@@ -28,9 +31,24 @@ def glassllm() -> Path:
     return folder / "glassllm"
 
 
-def alice() -> str:
-    """The first page of Alice's Adventures in Wonderland (Carroll 1865, public domain)."""
-    return (HERE / "alice.txt").read_text(encoding="utf-8")
+def workplace() -> None:
+    """Make a new folder the current one, with the model as `glassllm` and its text as `alice.txt`, for commands to run in."""
+    model = glassllm().resolve()
+    os.chdir(tempfile.mkdtemp(prefix="termwise-"))
+    shutil.copytree(model, "glassllm")
+    shutil.copyfile(ALICE, "alice.txt")
+
+
+def command(*arguments: str) -> None:
+    """Run a command of termwise as on the command line, and say it first. Errors: RuntimeError unless it ends well."""
+    from termwise import cli
+
+    print("$ termwise", *arguments)
+    try:
+        cli.main(arguments)
+    except SystemExit as ended:
+        if ended.code:
+            raise RuntimeError(f"termwise {arguments[0]} ended with {ended.code}") from None
 
 
 def records(name: str) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import termwise
-from termwise.commands import bench, evaluate, generate, inspect, report, study, variants
+from termwise.commands import bench, evaluate, generate, inspect, report, study, variants, verify
 
 app = typer.Typer(
     name="termwise",
@@ -42,9 +42,11 @@ def root(
     """Softmax attention, one term at a time: compare attention by its parts, on your own text."""
 
 
-for command in (
-    study.study, inspect.inspect, evaluate.evaluate, generate.generate, bench.bench, report.report, variants.variants,
-):  # fmt: skip
+COMMANDS = (
+    study.study, inspect.inspect, verify.verify, evaluate.evaluate, generate.generate, bench.bench, report.report,
+    variants.variants,
+)  # fmt: skip
+for command in COMMANDS:
     app.command()(command)
 
 

@@ -97,6 +97,13 @@ def test_around_the_mean_the_loss_falls_and_around_zero_it_does_not(site):
     assert zero[1] > zero[0]
 
 
+def test_on_an_unknown_text_fewer_terms_do_better(site):
+    text = page(site, "2_take_terms_away").split("genesis = ")[1]
+    exact = float(re.search(r"softmax ([\d.]+)", text)[1])
+    rows = re.findall(r"orders 0\.\.(\d+): around zero ([\d.]+), around the mean ([\d.]+)", text)
+    assert min(float(mean) for _, _, mean in rows) < exact - 0.05
+
+
 def test_window_and_sums_together_beat_either(site):
     text = page(site, "2_take_terms_away")
     rise = {name: float(value) for name, value in re.findall(r"^(\S+)\s+loss ([+-][\d.]+)$", text, re.MULTILINE)}

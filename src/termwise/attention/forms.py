@@ -26,7 +26,7 @@ from termwise.attention.fused import attend_fused
 from termwise.attention.rows import RowCounts
 from termwise.attention.spec import AttentionSpec
 from termwise.attention.state import AttentionState
-from termwise.attention.step import attend_step
+from termwise.attention.step import attend_step, repeat_step
 
 __all__ = ["attend", "choose_form"]
 
@@ -74,6 +74,8 @@ def attend(
     (torch.Size([1, 3, 1, 2]), [3])
     """
     given = dict(locals())
+    if initial_state is not None and (done := repeat_step(given)) is not None:
+        return done
     check(given)
     if cu_seqlens is not None:
         return packing.attend_packed(given, attend)

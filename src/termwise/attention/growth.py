@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from termwise.attention import reuse
+
 if TYPE_CHECKING:
     from termwise.attention.state import AttentionState
 
@@ -32,6 +34,7 @@ class Room:
     given: Tensor | None = None
     given_rank: Tensor | None = None
     ready: Any = None  # arrays of the compiled step, see compiled_step.py
+    known: Any = None  # the kind of step that was checked, see step.py
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -95,8 +98,8 @@ def room_behind(state: AttentionState, places: int) -> Room:
         return state.room
     batch, kv_heads, _, d = state.key.shape
     room = Room(
-        state.key.new_empty(batch, kv_heads, places, d),
-        state.value.new_empty(batch, kv_heads, places, state.value.shape[3]),
+        reuse.empty(state.key, batch, kv_heads, places, d),
+        reuse.empty(state.value, batch, kv_heads, places, state.value.shape[3]),
         state.rank.new_empty(*state.rank.shape[:-1], places),
         length + 1,
     )

@@ -401,15 +401,21 @@ def _whole(like: Tensor, *shape: int) -> Tensor:
 
 def compress(state: AttentionState, keep: Tensor) -> AttentionState:
     """The buffer reduced to the slots `keep` (B or 1, L), in order, empty slots in front where sequences differ."""
-    length = int(keep.sum(dim=1).max()) if keep.numel() else 0
-    if length == keep.shape[1]:
-        return state if bool(keep.all()) else dataclasses.replace(state, rank=torch.where(keep, state.rank, -1))
-    if length == 0:
-        slots = keep.new_zeros(keep.shape[0], 0, dtype=torch.int64)
+    if keep.shape[0] == 1:
+        slots = keep.nonzero()[:, 1][None]
+        if slots.shape[1] == keep.shape[1]:
+            return state
+        rank = state.rank.index_select(1, slots[0])
     else:
-        slots = keep.to(torch.int8).argsort(dim=1, stable=True)[:, -length:]
-    kept = keep.gather(1, slots)
-    rank = torch.where(kept, state.rank.expand_as(keep).gather(1, slots), -1)
+        length = int(keep.sum(dim=1).max()) if keep.numel() else 0
+        if length == keep.shape[1]:
+            return state if bool(keep.all()) else dataclasses.replace(state, rank=torch.where(keep, state.rank, -1))
+        if length == 0:
+            slots = keep.new_zeros(keep.shape[0], 0, dtype=torch.int64)
+        else:
+            slots = keep.to(torch.int8).argsort(dim=1, stable=True)[:, -length:]
+        kept = keep.gather(1, slots)
+        rank = torch.where(kept, state.rank.expand_as(keep).gather(1, slots), -1)
     changed: dict[str, Any] = {"rank": rank}
     for name in ("key", "value", "age", "running_gate"):
         tensor = getattr(state, name)

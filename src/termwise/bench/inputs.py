@@ -6,7 +6,7 @@ Shapes: B batch, T tokens, H query heads, G kv heads, d key width, e value width
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ PER_TOKEN = ("query", "key", "value", "input_gate", "output_gate", "log_decay")
 
 @dataclass(frozen=True)
 class Shape:
-    """Everything of the measured tensors but their length."""
+    """Everything of the measured tensors but their length, and by which clock their time is told."""
 
     batch: int
     heads: int
@@ -30,6 +30,7 @@ class Shape:
     value_width: int
     dtype: torch.dtype
     device: torch.device
+    clock: Literal["wall", "cpu"] = "wall"
 
     @classmethod
     def of(cls, config: BenchConfig) -> Shape:
@@ -38,7 +39,7 @@ class Shape:
         assert dtype is not None
         return cls(
             config.batch, config.heads, config.kv_heads, config.key_width, config.value_width, dtype,
-            usable_device(config.device),
+            usable_device(config.device), config.clock,
         )  # fmt: skip
 
 

@@ -31,7 +31,7 @@ def measure(specs: Mapping[str, AttentionSpec], shape: Shape, length: int, repea
     given = {name: tensors(spec, shape, length, seed, plain) for name, spec in specs.items()}
     warm = {name: tensor[:, :WARM_LENGTH] for name, tensor in plain.items()}
     baseline.prefill(**warm)
-    runs = {BASELINE: lambda: seconds(lambda: baseline.prefill(**plain), shape.device)}
+    runs = {BASELINE: lambda: seconds(lambda: baseline.prefill(**plain), shape)}
     rows: dict[str, Row] = {}
     states: dict[str, list[Figure]] = {}
     for name, spec in specs.items():
@@ -66,7 +66,7 @@ def measure(specs: Mapping[str, AttentionSpec], shape: Shape, length: int, repea
 
 
 def _run(spec: AttentionSpec, given: dict[str, Any], shape: Shape) -> Any:
-    return lambda: seconds(lambda: attend(**given, spec=spec, output_final_state=True), shape.device)
+    return lambda: seconds(lambda: attend(**given, spec=spec, output_final_state=True), shape)
 
 
 def operations(spec: AttentionSpec, shape: Shape, length: int) -> int:

@@ -6,7 +6,7 @@ Shapes: B batch, T tokens, D hidden width.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -79,6 +79,21 @@ class TermwisePreTrainedModel(PreTrainedModel):
         finally:
             for a in attentions:
                 a.row_counts = None
+
+    @contextlib.contextmanager
+    def attending(self, by: Callable[[int], Callable[..., Any]]) -> Iterator[None]:
+        """Every attention of layer i goes through `by(i)`, a function called as `attend` is, while the block runs.
+
+        Forces a form (`lambda layer: partial(attend, form="parallel")`) or looks on; meant for evaluation.
+        """
+        attentions = [m for m in self.modules() if isinstance(m, Attention)]
+        try:
+            for a in attentions:
+                a.attend_by = by(a.layer_idx)
+            yield
+        finally:
+            for a in attentions:
+                a.attend_by = None
 
 
 class TermwiseModel(TermwisePreTrainedModel):

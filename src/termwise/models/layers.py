@@ -6,7 +6,7 @@ the options declare it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -79,6 +79,7 @@ class Attention(nn.Module):
         self.options = options
         self.head_dim = config.head_dim
         self.row_counts: RowCounts | None = None
+        self.attend_by: Callable[..., Any] | None = None  # in place of `attend`, while a model is measured
         width, heads, kv_heads, d = (
             config.hidden_size,
             config.num_attention_heads,
@@ -173,13 +174,13 @@ class Attention(nn.Module):
         parameters: dict[str, Tensor] = {name: getattr(held, name) for name in self.declared[number]}
         if spec.needs_running_gate:
             parameters["running_gate_score"] = held.running_gate_proj(hidden)
-        return attend(
+        return (self.attend_by or attend)(
             query, key, value, spec,
             key_mask=mask,
             cu_seqlens=layout.cu_seqlens,
             input_gate=torch.sigmoid(held.input_gate_proj(hidden)) if spec.input_gate is True else None,
             output_gate=torch.sigmoid(held.output_gate_proj(hidden)) if spec.output_gate is not None else None,
-            log_decay=-F.softplus(held.decay_proj(hidden).float()) if spec.log_decay else None,
+            log_decay=-F.softplus(_wide(held.decay_proj(hidden))) if spec.log_decay else None,
             parameters=parameters or None,
             initial_state=cache.states[number] if cache is not None and cache.states else None,
             output_final_state=cache is not None,
@@ -202,6 +203,11 @@ class Attention(nn.Module):
             convolutions = [getattr(self, name) for name in ("q_conv", "k_conv", "v_conv")]
             projected = [conv(x, layout, past) for conv, x, past in zip(convolutions, projected, pasts, strict=True)]
         return [x.unflatten(-1, (-1, self.head_dim)) for x in projected]
+
+
+def _wide(x: Tensor) -> Tensor:
+    """In float32, or wider where it is: a log decay adds up over many tokens."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def _pick(tensor: Tensor, heads: Sequence[int], width: int) -> Tensor:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from termwise.report import bench_page, bench_tables, inspect_page, tables, verdict
+from termwise.report import bench_page, bench_tables, inspect_page, tables, verdict, verify_page
 from termwise.report.bench_view import BenchView, bench_view
 from termwise.report.blocks import Cell
 from termwise.report.inspect_view import InspectView, inspect_view
 from termwise.report.page import progress, title
 from termwise.report.read import read
+from termwise.report.verify_view import VerifyView, verify_view
 from termwise.report.view import View, view
 from termwise.report.words import Words, words
 
@@ -35,6 +36,8 @@ def summary(folder: str | Path, *, lang: str = "en") -> Group:
     reading = read(folder)
     if reading.run["command"] == "bench":
         return _bench(bench_view(reading), Path(folder), say)
+    if reading.run["command"] == "verify":
+        return _verify(verify_view(reading), Path(folder), say)
     if reading.run["command"] == "inspect":
         return _inspection(inspect_view(reading), Path(folder), say)
     shown = view(reading)
@@ -67,6 +70,30 @@ def _bench(shown: BenchView, folder: Path, say: Words) -> Group:
     page = folder / "index.html"
     opened = [Text(say("terminal.open", path=page), style="bold")] if page.exists() else []
     return Group(*head, *tables, *missing, *opened)
+
+
+def _verify(shown: VerifyView, folder: Path, say: Words) -> Group:
+    """The end of a verification: the verdict, every figure, what failed and what was left out."""
+    from rich.console import Group
+    from rich.text import Text
+
+    told = verify_page.parts(shown, say)
+    is_bad = bool(shown.having("failed"))
+    head = [
+        Text(told["title"], style="bold"),
+        Text(told["summary"].headline, style="bold red" if is_bad else "bold green"),
+    ]
+    head += [Text(line) for line in told["summary"].lines]
+    brief = (verify_page.figures(shown, say, is_brief=True), verify_page.soak(shown, say, is_brief=True))
+    rest = [
+        Text(f"{row[0].text}, {row[1].text}: {say(f'verify.status.{status}')}: {row[2].text}", style=style)
+        for status, style in (("failed", _TONES["flag"]), ("excluded", "dim"), ("not_measured", "dim"))
+        for table in (verify_page.problems(shown, status, say),)
+        for row in (table.rows if table else ())
+    ]
+    page = folder / "index.html"
+    opened = [Text(say("terminal.open", path=page), style="bold")] if page.exists() else []
+    return Group(*head, *(_table(table) for table in brief if table), *rest, *opened)
 
 
 def _inspection(shown: InspectView, folder: Path, say: Words) -> Group:

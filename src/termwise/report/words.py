@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from termwise.report.english import ENGLISH
 from termwise.report.english_bench import ENGLISH_BENCH
 from termwise.report.english_inspect import ENGLISH_INSPECT
+from termwise.report.english_verify import ENGLISH_VERIFY
 
-_TABLES = {"en": ENGLISH | ENGLISH_BENCH | ENGLISH_INSPECT}
+_TABLES = {"en": ENGLISH | ENGLISH_BENCH | ENGLISH_INSPECT | ENGLISH_VERIFY}
 LANGUAGES = tuple(_TABLES)
 
 

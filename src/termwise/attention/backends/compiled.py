@@ -101,7 +101,7 @@ def _is_writable(folder: Path) -> bool:
 # Callees before their callers.
 _FUNCTIONS = (
     "dot", "horner", "recentre", "fill_monomials", "monomials_backward", "weigh_block", "weigh_backward", "add_mass",
-    "monomials_of_row", "read_rows", "read_half_rows", "weigh_monomials", "add_row", "mark_keys", "score_keys", "middle_of",
-    "add_tail", "add_slots", "weigh_folded", "divide", "step", "score_slots", "score_groups", "weigh_group",
-    "add_slots_of_group", "grouped_step",
+    "add_row", "monomials_of_row", "read_rows", "weigh_monomials", "mark_keys", "score_keys", "middle_of",
+    "add_values", "add_tail", "add_slots", "weigh_folded", "divide", "scale_free", "step", "score_slots", "score_groups",
+    "weigh_group", "add_slots_of_group", "grouped_step",
 )  # fmt: skip

@@ -110,8 +110,7 @@ def grouped_step(
     middle, shift = np.empty((group, num_groups)), np.empty((group, num_groups))
     phi = np.empty((group, offsets[-1] + widths[-1]), dtype=query.dtype)
     weighed = np.empty((group, num_features), dtype=query.dtype)
-    spare, per_order = np.empty((group, weighted.shape[2]), dtype=query.dtype), np.empty(offsets.shape[0])
-    largest, total, held = np.empty(group), np.empty(group), np.empty(group)
+    largest, total, held, per_order = np.empty(group), np.empty(group), np.empty(group), np.empty(offsets.shape[0])
     for n in range(start, stop):
         weighted[n] = 0
         for r in range(group):
@@ -137,7 +136,7 @@ def grouped_step(
                 total[r] += gain * coefficients[0] * count[n, g] if has_exact_mass else of_group
                 held[r] += gain * count[n, g]
             if is_read:
-                read_rows(weighed, moments[n, g], False, weighted[n], spare)
+                read_rows(weighed, moments[n, g], weighted[n])
         for r in range(group):
             divisor = divide(weighted[n, r], total[r], held[r] if num_groups > 0 else 0.0)
             if given.shape[1] > 0:
