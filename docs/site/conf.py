@@ -11,6 +11,7 @@ highlight_language = "text"
 smartquotes = False
 html_theme = "furo"
 html_title = "termwise"
+html_show_search_summary = False  # would be fetched, which a page opened as a file may not
 html_show_sourcelink = False
 html_copy_source = False
 html_last_updated_fmt = None

@@ -10,33 +10,44 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+# page: (title, modules, what it is about)
 PAGES = {
-    "attention": ("termwise", "The algebra: specs, kernels, normalizers, `attend`, states and costs."),
-    "models": ("termwise.models", "Models whose layers each run the attention their spec says."),
-    "data": ("termwise.data", "Text to packed tokens, and seeded synthetic tasks."),
-    "evaluation": ("termwise.evaluation", "Held-out loss and recall."),
-    "results": ("termwise.results", "Run folders and records."),
+    "attention": ("termwise", ["termwise"], "The algebra: specs, kernels, normalizers, `attend`, states and costs."),
+    "models": ("termwise.models", ["termwise.models"], "Models whose layers each run the attention their spec says."),
+    "analysis": (
+        "termwise.analysis",
+        ["termwise.analysis.pretrained", "termwise.analysis.replacing"],
+        "Other people's models as they are, with their attention laid open.",
+    ),
+    "data": ("termwise.data", ["termwise.data"], "Text to packed tokens, and seeded synthetic tasks."),
+    "evaluation": ("termwise.evaluation", ["termwise.evaluation"], "Held-out loss and recall."),
+    "results": ("termwise.results", ["termwise.results"], "Run folders and records."),
 }
 LINE = 110
 
 
 def write(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for page, (module, about) in PAGES.items():
-        (folder / f"{page}.md").write_text(text(module, about), encoding="utf-8")
+    for page, (title, modules, about) in PAGES.items():
+        (folder / f"{page}.md").write_text(text(title, modules, about), encoding="utf-8")
 
 
-def text(module_name: str, about: str) -> str:
-    """The page of a module's `__all__` in Markdown. ValueError names what has no docstring."""
-    module = importlib.import_module(module_name)
-    named = {name: getattr(module, name) for name in module.__all__}
+def text(title: str, modules: list[str], about: str) -> str:
+    """A page of what these modules make public, in Markdown. ValueError names what has no docstring."""
+    named = {name: value for module in modules for name, value in public(importlib.import_module(module)).items()}
     if missing := [name for name, value in named.items() if callable(value) and not docstring(value)]:
-        raise ValueError(f"{module_name}: no docstring: {', '.join(missing)}; write one sentence and the equation")
-    parts = [f"# `{module_name}`\n\n{about}\n"]
-    parts += [_entry(name, value) for name, value in named.items() if callable(value)]
-    others = {name: value for name, value in named.items() if not callable(value)}
-    parts += [_value(name, value) for name, value in others.items()]
-    return "\n".join(parts)
+        raise ValueError(f"{title}: no docstring: {', '.join(missing)}; write one sentence and the equation")
+    callables = [_entry(name, value) for name, value in named.items() if callable(value)]
+    others = [_value(name, value) for name, value in named.items() if not callable(value)]
+    return "\n".join([f"# `{title}`\n\n{about}\n", *callables, *others])
+
+
+def public(module: Any) -> dict[str, Any]:
+    """`__all__`, else the functions and classes that the module defines."""
+    if hasattr(module, "__all__"):
+        return {name: getattr(module, name) for name in module.__all__}
+    own = {name: value for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__}
+    return {name: value for name, value in own.items() if not name.startswith("_") and callable(value)}
 
 
 def docstring(value: Any) -> str:

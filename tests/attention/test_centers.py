@@ -103,6 +103,15 @@ def test_no_gradient_reaches_the_centers(name):
         holds(bool((gradient[1] != 0).any()), "but the keys")
 
 
+@pytest.mark.parametrize("name", [*GROUPED, "taylor:0..2@mean+w4h3e8", "drop+w4h3e8"])
+def test_no_sequences_at_all(name):
+    spec = parse(name)
+    arguments = inputs(spec, length=30, batch=0)
+    for form in FORMS:
+        out, state = attend(**arguments, spec=spec, form=form, output_final_state=True)
+        equal((tuple(out.shape), state.key.shape[0]), ((0, 30, 2, 4), 0), f"{name}, {form}")
+
+
 def test_what_several_centers_declare():
     spec = parse("taylor:0..1@mean32+w64s4h64")
     equal(spec.parameters(80), {"centers": ("kv_heads", 32, "key_width")}, "one tensor")

@@ -93,7 +93,7 @@ def test_every_public_name_is_on_the_page(site):
 def test_a_public_name_without_docstring_stops_the_build(monkeypatch):
     monkeypatch.setattr(termwise.AttentionSpec, "__doc__", None)
     with pytest.raises(ValueError, match="no docstring: AttentionSpec"):
-        site_api.text("termwise", "")
+        site_api.text("termwise", ["termwise"], "")
 
 
 @pytest.mark.parametrize(("name", "baseline"), [("prose", "softmax"), ("prose", "linear_elu"), ("ladder", "softmax")])

@@ -8,6 +8,7 @@ from tests.inspection.tiny_inspection import ASKED, config, inspected, tiny_fold
 from torch.nn import functional as F
 
 from termwise.analysis.importance import true_loss
+from termwise.analysis.passages import take_passages
 from termwise.analysis.pretrained import open_pretrained
 from termwise.analysis.reducing import everything
 from termwise.analysis.replacing import replaced
@@ -15,7 +16,6 @@ from termwise.analysis.replaying import record, run
 from termwise.attention.names import parse
 from termwise.inspection import measuring
 from termwise.inspection.config import InspectConfig, default_folder
-from termwise.inspection.texts import take_passages
 from termwise.results import RunFolder
 
 LAYERS, HEADS = 3, 2

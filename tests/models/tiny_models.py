@@ -24,6 +24,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "elu1": {},
     "taylor:0..2": {},
     "taylor:0..2@mean+w8s2": {},
+    "taylor:0..2@mean+w5s1h2e4": {},
     "power:2+decay": {"layer_options": {"rotary": False, "conv_size": 2, "conv_activation": "silu"}},
     "exp<5|layer+gi+ga": {"layer_options": {"conv_size": 4, "conv_activation": "silu", "blank_tokens": 3}},
     "unit|identity+gc": {},
@@ -32,6 +33,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "mixed": {
         "attention": [heads("taylor:0..2@mean+w8s2", "exp"), heads("taylor:0..2|layer+gi+ga", "drop+w8s2")],
         "layer_options": [{"qk_norm": True, "value_step": True, "output_norm": True}, {}],
+    },
+    "evicting": {
+        "attention": [heads("drop+w8s2h4e16", "exp"), heads("taylor:0..2@mean+w8s2h4e16", "drop+w4s2e16")],
     },
 }
 
@@ -43,7 +47,9 @@ def small(name: str = "softmax", **overrides: Any) -> TermwiseForCausalLM:
         "max_position_embeddings": 512, "initializer_range": 0.2,
     }  # fmt: skip
     fields |= VARIANTS.get(name, {}) | overrides
-    return build("softmax" if name == "mixed" else name, preset="tiny", vocab_size=VOCAB, seed=3, **fields).eval()
+    return build(
+        "softmax" if name in ("mixed", "evicting") else name, preset="tiny", vocab_size=VOCAB, seed=3, **fields
+    ).eval()
 
 
 def tokens(*shape: int, seed: int = 0) -> Tensor:

@@ -25,6 +25,7 @@ def folder(tmp_path):
         "model": "some/model",
         "specs": ["exp"],
         "layers": 3,
+        "soak": 8192,
         "parameters": 1234,
         "lengths": [333, 9],
         "text": "a text",
@@ -60,7 +61,7 @@ def test_a_sound_model_gets_one_sentence(folder):
     assert "All forms agree: 3 of 4 checks hold, none failed." in text
     assert "of an earlier verification" not in text
     assert "3.2e-15" in text and "of 1.0e-10" in text and "4,096 B" in text
-    assert "no layer runs in chunks" in text and "1 check was left out" in text
+    assert "no layer runs in chunks" in text and "1 check was left out" in text and "8,192 tokens streamed" in text
     said = said_by(folder)
     assert "All forms agree" in said and "no layer runs in chunks" in said and "index.html" in said
 

@@ -216,4 +216,6 @@ def noting(state: AttentionState, rank: Tensor, given: Tensor) -> AttentionState
     assert state.given is not None and state.given_rank is not None
     rows = max(rank.shape[0], state.given_rank.shape[0])
     ranks = torch.cat([state.given_rank.expand(rows, -1), rank.expand(rows, -1)], dim=1)
-    return dataclasses.replace(state, given=torch.cat([state.given, given], dim=2), given_rank=ranks)
+    # Most blocks are whole: nothing was given before them, and nothing is copied.
+    given = torch.cat([state.given, given], dim=2) if state.given.shape[2] else given
+    return dataclasses.replace(state, given=given, given_rank=ranks)

@@ -75,7 +75,7 @@ def fold_into(
     `centers` (G, m, d) in the units of the key; with one center they are the reference key, which is else the first key that
     ever enters. No gradient flows through the choice of a group, nor through the reference.
     """
-    if key.shape[2] == 0:
+    if key.numel() == 0:
         return tail
     is_real = is_real.expand(key.shape[:3])
     mapped = spec.kernel.map(key) * tail.scale**0.5
@@ -147,7 +147,7 @@ def _added(tail: Tail, about: Tensor, value: Tensor, weight: Tensor, spec: Atten
 
 def _parts(length: int, per_row: int) -> list[slice]:
     """Rows 0..length, so many at a time that what is made of them stays small."""
-    step = max(1, NUMBERS_AT_A_TIME // per_row)
+    step = max(1, NUMBERS_AT_A_TIME // max(per_row, 1))
     return [slice(start, start + step) for start in range(0, length, step)]
 
 

@@ -56,7 +56,7 @@ def open_subject(config: VerifyConfig, cache: Path, needed: int) -> Opened:
     described = {
         "model": config.model, "layers": model.config.num_hidden_layers, "specs": [spec.short_name for spec in specs],
         "parameters": sum(p.numel() for p in model.parameters()), "tokens": len(text), "text": told[-1],
-        "lengths": [sizes.main, *(prefix + sizes.more for prefix in sizes.prefixes)],
+        "soak": config.soak_length, "lengths": [sizes.main, *(prefix + sizes.more for prefix in sizes.prefixes)],
     }  # fmt: skip
     return Opened(model, named.folder, text.to(place), sizes, tuple([*notes, *told]), described)
 

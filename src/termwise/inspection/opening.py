@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from termwise.inspection.config import ENCODER_REDUCED, REDUCED, InspectConfig
 
 if TYPE_CHECKING:
+    from termwise.analysis.passages import Passages
     from termwise.analysis.pretrained import Pretrained
     from termwise.attention.spec import AttentionSpec, Local
-    from termwise.inspection.texts import Passages
 
 
 def opened(config: InspectConfig) -> tuple[Pretrained, Passages, AttentionSpec, Local | None]:
@@ -20,11 +20,11 @@ def opened(config: InspectConfig) -> tuple[Pretrained, Passages, AttentionSpec, 
     from termwise.data.sources import find_roots
 
     find_roots(list(config.text) or None)
+    from termwise.analysis.passages import take_passages
     from termwise.analysis.pretrained import open_pretrained
     from termwise.analysis.replaying import check_length
     from termwise.attention.names import parse
     from termwise.attention.spec import Local
-    from termwise.inspection.texts import take_passages
     from termwise.models.devices import usable_device
 
     device = usable_device(config.device)

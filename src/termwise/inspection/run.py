@@ -17,10 +17,10 @@ from termwise.results import RunFolder, atomic_write_text, format_duration
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from termwise.analysis.passages import Passages
     from termwise.analysis.pretrained import Pretrained
     from termwise.attention.spec import AttentionSpec, Local
     from termwise.inspection.planning import Cost, Place, Remaining, Rung
-    from termwise.inspection.texts import Passages
 
 Say = Callable[[str], None]
 EVERY = 20.0  # seconds between two lines of progress

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from termwise.report import bench_page, bench_tables, inspect_page, tables, verdict, verify_page
+from termwise.report import (
+    bench_page,
+    bench_tables,
+    convert_page,
+    inspect_page,
+    plan_page,
+    tables,
+    verdict,
+    verify_page,
+)
 from termwise.report.bench_view import BenchView, bench_view
 from termwise.report.blocks import Cell
-from termwise.report.inspect_view import InspectView, inspect_view
+from termwise.report.convert_page import convert_view
+from termwise.report.inspect_view import inspect_view
 from termwise.report.page import progress, title
+from termwise.report.plan_view import plan_view
 from termwise.report.read import read
 from termwise.report.verify_view import VerifyView, verify_view
 from termwise.report.view import View, view
@@ -36,10 +48,19 @@ def summary(folder: str | Path, *, lang: str = "en") -> Group:
     reading = read(folder)
     if reading.run["command"] == "bench":
         return _bench(bench_view(reading), Path(folder), say)
+    if reading.run["command"] == "convert":
+        conversion = convert_view(reading)
+        kept = (convert_page.losses(conversion, say), convert_page.heads(conversion, say))
+        return _ended(convert_page.parts(conversion, say), kept, Path(folder), say)
     if reading.run["command"] == "verify":
         return _verify(verify_view(reading), Path(folder), say)
     if reading.run["command"] == "inspect":
-        return _inspection(inspect_view(reading), Path(folder), say)
+        inspection = inspect_view(reading)
+        made = (inspect_page.ladder_table(inspection, say), inspect_page.heads_table(inspection, say))
+        return _ended(inspect_page.parts(inspection, say), made, Path(folder), say)
+    if reading.run["command"] == "plan":
+        plan = plan_view(reading)
+        return _ended(plan_page.parts(plan, say), (plan_page.front_table(plan, say),), Path(folder), say)
     shown = view(reading)
     told = verdict.summary(shown, say)
     head = Text(title(shown, say), style="bold")
@@ -96,17 +117,15 @@ def _verify(shown: VerifyView, folder: Path, say: Words) -> Group:
     return Group(*head, *(_table(table) for table in brief if table), *rest, *opened)
 
 
-def _inspection(shown: InspectView, folder: Path, say: Words) -> Group:
-    """The end of an inspection: the ladder, the heads that cost most, what the budget did not reach."""
+def _ended(parts: dict[str, Any], made: Sequence[tables.Table | None], folder: Path, say: Words) -> Group:
+    """The end of an inspection, a plan or a conversion: what the page says first, and the tables that have rows."""
     from rich.console import Group
     from rich.text import Text
 
-    parts = inspect_page.parts(shown, say)
     told = parts["summary"]
     lines = [Text(parts["title"], style="bold"), Text(told.headline), *(Text(line) for line in told.lines)]
     if parts["progress"]:
         lines.append(Text(parts["progress"], style="yellow"))
-    made = (inspect_page.ladder_table(shown, say), inspect_page.heads_table(shown, say))
     body = [_table(table) for table in made if table is not None]
     page = folder / "index.html"
     opened = [Text(say("terminal.open", path=page), style="bold")] if page.exists() else []

@@ -104,7 +104,7 @@ def soak(view: VerifyView, say: Words, *, is_brief: bool = False) -> Table | Non
         about = say.known(f"verify.about.{name}", "")
         title = Cell(say.known(f"verify.check.{name}", name), "" if is_brief else about)
         made.append((title, *(cell(by_stage.get(stage), say, with_method=True) for stage in stages)))
-    length = say.integer(view.reading.setting("soak"))
+    length = say.integer(view.subject.get("soak"))
     return Table("" if is_brief else say("verify.caption.soak", n=length), columns, tuple(made))
 
 

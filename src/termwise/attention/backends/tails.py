@@ -45,4 +45,4 @@ def read(
         shift = -middle.reshape(flat.shape[0], 1, flat.shape[1])
         coefficients = torch.cat([recentred(dense, shift, n) for n in range(len(dense))], dim=1)
     found = reading(loops, tables, moments.flatten(0, 2), mass.flatten(0, 2), flat, coefficients)
-    return found[0].view(*query.shape[:4], -1), found[1].view(*query.shape[:4], 1)
+    return found[0].view(*query.shape[:4], moments.shape[-1]), found[1].view(*query.shape[:4], 1)

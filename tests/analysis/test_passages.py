@@ -6,8 +6,8 @@ import pytest
 import torch
 from tests.inspection.tiny_inspection import tiny_folder, write_text
 
+from termwise.analysis.passages import take_passages
 from termwise.analysis.pretrained import open_pretrained
-from termwise.inspection.texts import take_passages
 
 
 @pytest.fixture(scope="module")

@@ -23,10 +23,14 @@ MOST_CHARACTERS = 16  # a token, on average, has no more; a passage is cut from 
 
 @dataclass(frozen=True, eq=False)
 class Passages:
-    """`ids` (N, L); `places`: where each begins; `notes`: what must be said aloud; `digest` of the tokens."""
+    """`ids` (N, L); `places`: where each begins; `notes`: what must be said aloud; `digest` of the tokens.
+
+    `spans`: document and characters (first, one after the last) of each, near enough to tell whether two overlap.
+    """
 
     ids: Tensor
     places: tuple[str, ...]
+    spans: tuple[tuple[int, int, int], ...]
     notes: tuple[str, ...]
     digest: str
 
@@ -45,14 +49,16 @@ def take_passages(
     sizes = [size for _, size in _documents(roots, reading, counts, keep=False)]
     starts = _starts(sizes, texts, length, seed)
     names = [source.path for root in roots for source in root.sources(Skipped())]
-    rows, places = [], []
+    rows, places, spans = [], [], []
     for number, (text, _) in enumerate(_documents(roots, reading, Counts(), keep={n for n, _ in starts})):
         for _, start in (one for one in starts if one[0] == number):
-            rows.append(_tokens(text, start, tokenizer, length))
+            ids, begin = _tokens(text, start, tokenizer, length)
+            rows.append(ids)
+            spans.append((number, begin, begin + len(tokenizer.decode(ids))))
             places.append(f"document {number + 1} of {len(sizes)}, character {start:,}")
     ids = torch.stack(rows)
     digest = hashlib.sha256(ids.numpy().astype("<i4").tobytes()).hexdigest()[:16]
-    return Passages(ids, tuple(places), tuple(_notes(roots, names, counts, sizes)), digest)
+    return Passages(ids, tuple(places), tuple(spans), tuple(_notes(roots, names, counts, sizes)), digest)
 
 
 def _documents(
@@ -95,15 +101,16 @@ def _starts(sizes: Sequence[int], texts: int, length: int, seed: int) -> list[tu
     return found
 
 
-def _tokens(text: str, start: int, tokenizer: Any, length: int) -> Tensor:
-    """Exactly `length` tokens from the first line that begins at or after `start`; from further back where the document ends."""
+def _tokens(text: str, start: int, tokenizer: Any, length: int) -> tuple[Tensor, int]:
+    """Exactly `length` tokens from the first line that begins at or after `start`, and where they begin; from further back where
+    the document ends."""
     line = text.find("\n", start, start + 400) + 1 if start else 0
     begin = line or start
     for _ in range(2):
         piece = text[begin : begin + MOST_CHARACTERS * length]
         ids = tokenizer(piece, truncation=True, max_length=length, verbose=False)["input_ids"]
         if len(ids) == length:
-            return torch.tensor(ids)
+            return torch.tensor(ids), begin
         begin = max(0, len(text) - MOST_CHARACTERS * length)
     raise ValueError(
         f"a document of {len(text):,} characters gives {len(ids)} tokens, --length {length} needs more; give longer texts"
