@@ -181,6 +181,16 @@ def test_an_inspection_names_the_model_and_the_text_and_is_ranked_against(places
     assert "inspection's true rises of 6 kv heads" in page.write(tmp_path / "out").read_text().replace("&#39;", "'")
 
 
+def test_an_inspection_of_other_heads_is_refused(places, tmp_path):
+    resolved = {"model": str(places[0]), "text": [str(places[1])], "column": None, "errors": "strict", "window": 31}
+    inspection = RunFolder.create(tmp_path / "inspection", "inspect", {}, resolved)
+    common = {"run_id": "inspect-1", "kind": "importance", "metric": "rise", "unit": "nats/token", "value": 0.1}
+    inspection.append(Record(subject={"layer": 3, "kv_head": 0}, **common))
+    with pytest.raises(ValueError, match="has figures of layer 3 kv head 0; model has 3 layers of 2"):
+        planned(config(tmp_path / "inspection", places[1]), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_another_command_s_folder_is_no_source(places, tmp_path):
     RunFolder.create(tmp_path / "study", "study", {}, {})
     with pytest.raises(ValueError, match="was made by 'termwise study'; give an inspection or a model"):
