@@ -104,9 +104,22 @@ def test_every_command_says_what_it_does(capsys, command):
         (["bench", "taylor:0..2", "--dtype", "float16"], "--dtype='float16'"),
         (["bench", "taylor:0..2", "--device", "cuda:7"], "cuda:7"),
         (["bench", "sdpa"], "is the baseline, which is measured anyway"),
-        (["bench", "taylor:0..2", "--calibrate"], "run it alone"),
+        (["bench", "taylor:0..2", "--calibrate"], "at shapes of its own: leave out MODEL|VARIANT"),
+        (["bench", "--calibrate", "--lengths", "1k", "--heads", "2"], "leave out --heads, --lengths"),
         (["report", "nowhere"], "run.json"),
         (["variants", "taylr:0..2"], "taylor"),
+        (["variants", "--layer", "3"], "--layer: no part of a list; add --plot to draw"),
+        (["variants", "--plot", "--width", "32"], "--width: no part of a drawing"),
+        (["plan", "m", "--context", "²k", "--max-state", "25%"], "'²k' is no number of tokens"),
+        (
+            ["plan", "m", "--context", "4k", "--max-state", "25"],
+            "--max-state '25': a share lies above 0 and below 100%",
+        ),
+        (
+            ["plan", "m", "--context", "4k", "--max-state", "nan"],
+            "--max-state 'nan': a share lies above 0 and below 100%",
+        ),
+        (["plan", "m", "--context", "4k", "--max-state", ""], "--max-state '' is no share"),
         (["variants", "--plot"], "termwise study --variants softmax"),
     ],
 )

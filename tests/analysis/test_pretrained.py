@@ -54,6 +54,10 @@ def change(folder, **fields):
         ({"is_decoder": True}, "as a decoder"),
         ({"position_embedding_type": "relative_key"}, "adds terms to the scores"),
         ({"intermediate_size": 48}, "do not fit config.json"),
+        ({"quantization_config": "gptq"}, "quantization_config 'gptq'; allowed is none"),
+        ({"hidden_size": "wide"}, r"config\.json describes no model \(.*hidden_size"),
+        ({"hidden_act": "zorp"}, r"config\.json describes no model \(KeyError: 'zorp'"),
+        ({"rope_parameters": {"rope_type": "zorp", "rope_theta": 1e4}}, r"config\.json describes no model"),
     ],
 )
 def test_what_cannot_be_looked_into_is_refused_by_name(fields, said, tmp_path):
@@ -90,6 +94,18 @@ def test_names_without_a_folder_say_the_way_out(tmp_path):
     with pytest.raises(ValueError, match="its weights would be random"):
         open_pretrained("softmax")
     with pytest.raises(ValueError, match=r"no config\.json"):
+        open_pretrained(tmp_path)
+
+
+def test_what_is_no_object_and_weights_that_are_not_finite_are_refused(tmp_path):
+    model = raw("llama")
+    with torch.no_grad():
+        model.model.norm.weight[3] = float("nan")
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"model\.norm\.weight holds NaN or infinity"):
+        open_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"config\.json: a list, where a JSON object"):
         open_pretrained(tmp_path)
 
 

@@ -6,6 +6,7 @@ import json
 
 import pytest
 from tests.conversion.tiny_conversion import original, plan
+from tests.study.micro_study import write_text
 
 from termwise import cli
 from termwise.models import load
@@ -43,6 +44,19 @@ def test_a_conversion_ends_with_the_folder_and_the_page(capsys, tmp_path):
     assert run["command"] == "convert" and run["arguments"]["model"] == str(tmp_path / "original")
     code, out, err = typed(capsys, *asked)
     assert code == 0 and "nothing is left to do" in err
+
+
+def test_a_mistyped_text_does_not_make_the_folder_refuse_the_right_one(capsys, tmp_path):
+    original(tmp_path / "original")
+    (tmp_path / "empty.txt").touch()
+    right = write_text(tmp_path, num_words=2000)
+    asked = ("convert", str(tmp_path / "original"), "--plan", "identity", "--out", str(tmp_path / "out"))
+    code, _, err = typed(capsys, *asked, "--text", str(tmp_path / "empty.txt"))
+    assert code == 2 and "is empty" in err
+    code, _, err = typed(capsys, *asked, "--text", str(right), "--context", "4096")
+    assert code == 2 and "beyond the model's own 64" in err
+    code, _, err = typed(capsys, *asked, "--text", str(right), "--max-tokens", "256")
+    assert code == 0, err
 
 
 @pytest.mark.parametrize(

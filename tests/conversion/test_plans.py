@@ -104,6 +104,7 @@ def test_centers_come_from_the_plan_and_reach_the_model(source, tmp_path):
             r"layers\.0\.centers\.1 has shape \(3, 4\), the spec wants \(3, 6\)",
         ),
         (lambda t: t[PLACES[2]].fill_(float("nan")), r"layers\.1\.centers\.1 holds numbers that are not finite"),
+        (lambda t: t.update({"layers.2.centers.0": torch.zeros(3, 6)}), r"layers\.2\.centers\.0 belongs to no head"),
     ],
 )
 def test_wrong_centers_are_refused(source, change, says, tmp_path):

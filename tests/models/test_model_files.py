@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 from tiny_models import VARIANTS, VOCAB, small, tokens
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from termwise.attention.names import parse
 from termwise.models import PRESETS, TermwiseConfig, TermwiseForCausalLM, build, extra_parameters, load, num_parameters
@@ -164,6 +164,43 @@ def test_wrong_folders_are_refused(tmp_path):
     (tmp_path / "a" / "config.json").write_text("{")
     with pytest.raises(ValueError, match="not valid JSON"):
         load(tmp_path / "a")
+    (tmp_path / "a" / "config.json").write_text("[1, 2]")
+    with pytest.raises(ValueError, match=r"config\.json: a list, where a JSON object"):
+        load(tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"hidden_size": "wide"}, r"config\.json describes no model \(.*hidden_size"),
+        ({"num_attention_heads": 0}, r"config\.json describes no model \(ZeroDivisionError"),
+        ({"num_attention_heads": 5}, r"config\.json describes no model \(.*not a multiple"),
+    ],
+)
+def test_values_that_describe_no_model_are_refused_with_the_file(fields, says, tmp_path):
+    config = LlamaConfig(vocab_size=9, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2)
+    LlamaForCausalLM(config).save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+    with pytest.raises(ValueError, match=says):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_refused_by_name(bad, tmp_path):
+    model = small("softmax")
+    with torch.no_grad():
+        model.model.layers[1].mlp.up_proj.weight[2, 3] = bad
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"model\.layers\.1\.mlp\.up_proj\.weight holds NaN or infinity"):
+        load(tmp_path)
+
+
+def test_loading_and_saving_print_nothing(tmp_path, capsys):
+    small("softmax").save_pretrained(tmp_path)
+    capsys.readouterr()
+    load(tmp_path)
+    assert capsys.readouterr() == ("", "")
 
 
 def test_weights_that_do_not_fit_are_refused(tmp_path):

@@ -13,6 +13,7 @@ from rich.console import Console
 from tests.study.micro_study import run, small, write_text
 
 from termwise.analysis.sentence import look
+from termwise.models import load
 from termwise.models.naming import find_model, last_model, plotted_model, trained_folder
 from termwise.models.streaming import generate_text
 from termwise.results import RunFolder
@@ -63,6 +64,16 @@ def test_a_named_text_is_scored_whole(model, tmp_path):
     )
     # Every byte but the first of each of the two parts has a predecessor; one of them also holds the end of the document.
     assert records[str(model), "held_out_nats"].n == pytest.approx(text.stat().st_size, abs=3)
+
+
+def test_a_context_beyond_the_model_is_said(model, tmp_path):
+    text = write_text(tmp_path, num_words=400, seed=3)
+    own = load(model)[0].config.max_position_embeddings
+    asked = {"models": (str(model),), "tasks": ("perplexity",), "text": (str(text),)}
+    _, said = evaluate(EvaluateConfig(**asked, context=own), tmp_path / "out")
+    assert "beyond the model's own" not in said
+    _, said = evaluate(EvaluateConfig(**asked, context=2 * own), tmp_path / "longer")
+    assert f"--context {2 * own:,} is beyond the model's own {own:,}" in said
 
 
 def test_a_name_is_untrained_aloud_and_trained_for_recall(model, tmp_path, monkeypatch):

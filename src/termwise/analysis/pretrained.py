@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from termwise.attention.refusals import nearest
 from termwise.models.build import PICKLES, folder_tokenizer, pickle_refusal
+from termwise.models.folders import check_finite, read_config, reading_config
 from termwise.models.gguf import gguf_file, quiet, read_gguf
 from termwise.models.naming import trained_folder
 
@@ -75,15 +77,18 @@ def open_pretrained(name: str | Path) -> Pretrained:
     """The model of a folder, a folder that holds one GGUF file, or a GGUF file.
 
     Only safetensors and GGUF weights are read, and no code of the folder runs. Errors: ValueError for a name without a
-    folder, an architecture that is not supported, remote code, old .bin weights, and weights that do not fit.
+    folder, an architecture that is not supported, remote code, old .bin weights, and weights that are not finite or do not fit.
     """
     if (path := gguf_file(Path(name).expanduser())) is not None:
-        return described(*read_gguf(path, lambda config: checked_family(config, str(path))), path)
+        model, tokenizer = read_gguf(path, lambda config: checked_family(config, str(path)))
+        check_finite(model, path)
+        return described(model, tokenizer, path)
     folder = trained_folder(str(name))
-    found = _read_config(folder)
+    found = read_config(folder)
     family = checked_family(found, str(folder))
     _check_weights(folder, family)
     model = _load(folder, family)
+    check_finite(model, folder)
     return described(model, folder_tokenizer(folder), folder)
 
 
@@ -129,6 +134,8 @@ def checked_family(config: dict[str, Any], where: str) -> str:
             f"if the plain {family} is meant"
         )
     quantization = config.get("quantization_config")
+    if quantization and not isinstance(quantization, dict):
+        raise ValueError(f"{where}: quantization_config {quantization!r}; allowed is none, or that of a GGUF file")
     if quantization and quantization.get("quant_method") != "gguf":
         raise ValueError(
             f"{where} is quantized ({quantization.get('quant_method')}); save it dequantized first, or as GGUF"
@@ -153,13 +160,6 @@ def _window(config: Any) -> int | None:
     return window if is_used else None
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
-    try:
-        return json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{folder / 'config.json'}: not valid JSON ({error})") from None
-
-
 def _check_weights(folder: Path, family: str) -> None:
     """ValueError unless the folder has safetensors; old pickles are refused with the line that converts them."""
     if any(folder.glob("*.safetensors")):
@@ -172,10 +172,12 @@ def _check_weights(folder: Path, family: str) -> None:
 
 def _load(folder: Path, family: str) -> Any:
     from safetensors import SafetensorError
-    from transformers import AutoModel, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
     auto: Any
     auto, own = (AutoModel, {"add_pooling_layer": False}) if family == "bert" else (AutoModelForCausalLM, {})
+    with reading_config(folder), quiet(), torch.device("meta"):
+        auto.from_config(AutoConfig.from_pretrained(folder, local_files_only=True))
     try:
         with quiet():
             model, info = auto.from_pretrained(

@@ -81,4 +81,6 @@ def check_length(pretrained: Pretrained, length: int) -> None:
     if length > pretrained.context:
         is_window = pretrained.context == pretrained.window
         what = "sliding window" if is_window else "context"
-        raise ValueError(f"{length} tokens; {pretrained.name} has a {what} of {pretrained.context}; give shorter texts")
+        raise ValueError(
+            f"{length} tokens; {pretrained.name} has a {what} of {pretrained.context}; give shorter texts (--length)"
+        )

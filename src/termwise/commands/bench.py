@@ -10,6 +10,9 @@ import typer
 from termwise.bench import options as bench_options
 from termwise.commands.shared import Device, DryRun, Out, finish, given, progress_console, show
 
+# What goes with --calibrate, as `given` names it.
+CALIBRATING = {"calibrate", "threads", "out", "json", "dry_run"}
+
 
 def bench(
     context_of_call: typer.Context,
@@ -42,7 +45,13 @@ def bench(
     from termwise.bench.config import BenchConfig, default_folder, parse_lengths
 
     if calibrate:
-        _calibrate(variants, out, as_json=as_json, dry_run=dry_run, threads=threads)
+        stray = sorted(given(context_of_call).keys() - CALIBRATING)
+        if stray:
+            options = ", ".join(
+                "MODEL|VARIANT" if name == "variants" else f"--{name.replace('_', '-')}" for name in stray
+            )
+            raise ValueError(f"--calibrate measures the machine at shapes of its own: leave out {options}")
+        _calibrate(out, as_json=as_json, dry_run=dry_run, threads=threads)
         return
     asked: dict[str, Any] = {
         "variants": tuple(variants or ()), "lengths": parse_lengths(lengths), "heads": heads, "kv_heads": kv_heads,
@@ -63,13 +72,11 @@ def bench(
         finish(folder, as_json, lines=json_lines(folder))
 
 
-def _calibrate(variants: list[str] | None, out: Path | None, *, as_json: bool, dry_run: bool, threads: int) -> None:
+def _calibrate(out: Path | None, *, as_json: bool, dry_run: bool, threads: int) -> None:
     """`termwise bench --calibrate`: measure, keep, say."""
     from termwise.bench.calibrate import default_folder, describe_calibration, run_calibration
     from termwise.study.opening import reserved
 
-    if variants:
-        raise ValueError(f"--calibrate measures the machine, not {', '.join(variants)}; run it alone")
     if dry_run:
         show(describe_calibration(), as_json)
         return

@@ -81,7 +81,7 @@ def convert(
     from termwise.results import parse_duration
 
     asked: dict[str, Any] = {
-        "model": model, "plan": plan, "tune": parse_duration(tune) if tune else None, "steps": steps,
+        "model": model, "plan": plan, "tune": parse_duration(tune) if tune is not None else None, "steps": steps,
         "text": tuple(text or ()), "column": column, "errors": errors, "lora": lora, "labels": labels,
         "tune_original": tune_original, "lr": lr, "rows": rows, "context": context, "max_tokens": max_tokens, "seed": seed,
         "device": device, "dtype": dtype,

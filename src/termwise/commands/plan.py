@@ -69,10 +69,10 @@ def plan(
 
     asked: dict[str, Any] = {
         "source": source, "context": parse_context(context), "max_loss": max_loss,
-        "max_state": parse_share(max_state, "--max-state") if max_state else None, "cache_dtype": cache_dtype,
+        "max_state": parse_share(max_state, "--max-state") if max_state is not None else None, "cache_dtype": cache_dtype,
         "text": tuple(text or ()), "column": column, "errors": errors, "texts": texts, "planning_texts": planning_texts,
-        "length": parse_context(length) if length else None, "shares": parse_shares(shares),
-        "longer": parse_context(longer) if longer else None, "anchors": anchors, "budget": parse_duration(budget),
+        "length": parse_context(length) if length is not None else None, "shares": parse_shares(shares),
+        "longer": parse_context(longer) if longer is not None else None, "anchors": anchors, "budget": parse_duration(budget),
         "seed": seed, "device": device, "dtype": dtype,
     }  # fmt: skip
     config = PlanConfig(**asked)

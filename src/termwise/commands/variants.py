@@ -7,10 +7,15 @@ from typing import Annotated
 
 import typer
 
-from termwise.commands.shared import Json, show
+from termwise.commands.shared import Json, given, show
+
+# What only a drawing takes, and what only the sizes of states do.
+DRAWING = {"sentence", "model", "layer", "head", "out"}
+SIZES = {"length", "width"}
 
 
 def variants(
+    context_of_call: typer.Context,
     name: Annotated[
         str | None,
         typer.Argument(metavar="NAME", help="A name, a short name, or a spec.json file.", show_default=False),
@@ -36,6 +41,10 @@ def variants(
     """List the variants, or explain one: formula, state and cost, equal names, parts that cancel and why."""
     from termwise.study import listing
 
+    stray = sorted(given(context_of_call).keys() & (SIZES if plot else DRAWING))
+    if stray:
+        options = ", ".join(f"--{option}" for option in stray)
+        raise ValueError(f"{options}: no part of {'a drawing' if plot else 'a list; add --plot to draw'}")
     if plot and out.is_dir():
         raise ValueError(f"--out {out} is a folder; name the page to write, e.g. {out / 'sentence.html'}")
     if plot:

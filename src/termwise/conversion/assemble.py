@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,11 @@ from torch import Tensor
 from termwise.attention.refusals import nearest
 from termwise.attention.spec import AttentionSpec
 from termwise.conversion.plan import Plan, num_centers
-from termwise.models.build import gguf_config, load
+from termwise.models.build import folder_config, gguf_config, load
 from termwise.models.causal_lm import TermwiseForCausalLM
 from termwise.models.config import TermwiseConfig
 from termwise.models.families import SUPPORTED
+from termwise.models.folders import read_config
 from termwise.models.gguf import gguf_file, read_gguf_config
 from termwise.models.groups import plain_layer
 from termwise.models.naming import trained_folder
@@ -53,17 +53,14 @@ def source_config(name: str) -> tuple[TermwiseConfig, str, Path]:
     family = _family(place)
     if (file := gguf_file(place)) is not None:
         return gguf_config(file), family, place
-    return TermwiseConfig.from_pretrained(place), family, place
+    return folder_config(place), family, place
 
 
 def _family(place: Path) -> str:
     """The family of a folder or file. ValueError for one that cannot be converted."""
     if (file := gguf_file(place)) is not None:
         return str(read_gguf_config(file).model_type)
-    try:
-        family = str(json.loads((place / "config.json").read_text(encoding="utf-8")).get("model_type", ""))
-    except ValueError as error:
-        raise ValueError(f"{place / 'config.json'}: not valid JSON ({error})") from None
+    family = str(read_config(place).get("model_type", ""))
     if family in INSPECTED_ONLY:
         raise ValueError(
             f"{place}: {family} can be inspected but not converted, its blocks are of another shape; "

@@ -157,6 +157,12 @@ def _read_centers(path: Path, layers: tuple[tuple[HeadGroup, ...], ...], width: 
     if not wanted:
         return {}
     tensors = _tensors(path.with_suffix(".safetensors"))
+    expected = {f"layers.{layer}.centers.{head}" for layer, head in wanted}
+    if stray := sorted(tensors.keys() - expected):
+        raise ValueError(
+            f"{path.with_suffix('.safetensors')}: {stray[0]} belongs to no head with centers in {path.name}: the two files are "
+            "of different plans; make the plan again"
+        )
     found = {}
     for (layer, head), count in wanted.items():
         name = f"layers.{layer}.centers.{head}"

@@ -115,16 +115,17 @@ class _Conversion:
         from termwise.conversion.writing import write_tokenizer
 
         config, shape = self.config, self.shape
-        write_tokenizer(self.source.tokenizer, self.source.place, self.folder.path / "tokenizer")
         context = config.context or min(shape.max_position_embeddings, DEFAULT_CONTEXT)
-        if context > shape.max_position_embeddings:
-            raise ValueError(
-                f"--context {context} is beyond the model's own {shape.max_position_embeddings}; give a smaller one"
-            )
-        texts = open_texts(
-            config.text, self.folder.path / "tokenizer", self.folder.path / "data", context, config.max_tokens,
-            shape.vocab_size, column=config.column, errors=config.errors,
-        )  # fmt: skip
+        with self.folder.learning_first("tokenizer", "data"):
+            if context > shape.max_position_embeddings:
+                raise ValueError(
+                    f"--context {context} is beyond the model's own {shape.max_position_embeddings}; give a smaller one"
+                )
+            write_tokenizer(self.source.tokenizer, self.source.place, self.folder.path / "tokenizer")
+            texts = open_texts(
+                config.text, self.folder.path / "tokenizer", self.folder.path / "data", context, config.max_tokens,
+                shape.vocab_size, column=config.column, errors=config.errors,
+            )  # fmt: skip
         for note in texts.notes:
             self.say(note)
         losses = Losses(self.folder, texts, self.common)

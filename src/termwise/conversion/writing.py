@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from termwise.models.causal_lm import TermwiseForCausalLM
+from termwise.models.gguf import quiet
 from termwise.results import sync_folder
 from termwise.training.checkpoint import sync_file
 
@@ -42,7 +43,8 @@ def write_model(
     for left in target.parent.glob(f".{target.name}.*"):
         shutil.rmtree(left)
     cast: Any = model
-    cast.to(dtype).save_pretrained(temporary, max_shard_size=SHARD)
+    with quiet():
+        cast.to(dtype).save_pretrained(temporary, max_shard_size=SHARD)
     write_tokenizer(*tokenizer, temporary)
     (temporary / "README.md").write_text(card, encoding="utf-8")
     for path in temporary.rglob("*"):

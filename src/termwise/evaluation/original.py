@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,8 @@ from torch import Tensor
 
 from termwise.evaluation.judging import PROMISED, Outcome
 from termwise.evaluation.tracing import Errors
-from termwise.models.gguf import gguf_file, read_gguf
+from termwise.models.folders import read_config
+from termwise.models.gguf import gguf_file, quiet, read_gguf
 
 COMPARED = 128  # tokens
 
@@ -44,9 +44,11 @@ def _theirs(folder: Path) -> Any:
 
     if (file := gguf_file(folder)) is not None:
         return read_gguf(file, lambda config: None)[0].eval()
-    return AutoModelForCausalLM.from_pretrained(
-        folder, local_files_only=True, trust_remote_code=False, use_safetensors=True, dtype=torch.float32
-    ).eval()
+    with quiet():
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False, use_safetensors=True, dtype=torch.float32
+        )
+    return model.eval()
 
 
 def _why_not(folder: Path | None) -> str | None:
@@ -54,7 +56,7 @@ def _why_not(folder: Path | None) -> str | None:
         return "a model built from a name has no original"
     if gguf_file(folder) is not None:
         return None
-    kind = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
+    kind = read_config(folder).get("model_type")
     if kind == "termwise":
         return "the folder is of termwise's own kind: no other class reads it"
     return None

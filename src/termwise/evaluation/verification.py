@@ -63,19 +63,10 @@ def run_verify(
 
     A run that was interrupted goes on; one that was finished is made again. ValueError for what cannot be opened.
     """
-    is_new = not (out / "run.json").exists()
     folder = RunFolder.create(out, "verify", dict(arguments), dict(settings))
-    try:
+    with folder.learning_first("data", "tokenizer"):
         opened = open_subject(config, out / "data", needed=config.soak)
         _verify(config, folder, opened, say, in_words)
-    except (ValueError, OSError):
-        if is_new and not folder.records():
-            import shutil
-
-            (out / "run.json").unlink()
-            for name in ("data", "tokenizer"):
-                shutil.rmtree(out / name, ignore_errors=True)
-        raise
     return folder
 
 

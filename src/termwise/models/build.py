@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,8 @@ from termwise.attention.catalogue import catalogue
 from termwise.attention.refusals import nearest
 from termwise.models.causal_lm import TermwiseForCausalLM
 from termwise.models.config import FIELDS, TermwiseConfig
-from termwise.models.gguf import gguf_file, read_gguf, read_gguf_config
+from termwise.models.folders import check_finite, read_config, reading_config
+from termwise.models.gguf import gguf_file, quiet, read_gguf, read_gguf_config
 from termwise.models.presets import preset as find_preset
 
 ALIGNMENT = 64  # bytes; that of torch's own allocations
@@ -52,27 +52,37 @@ def load(path: str | Path) -> tuple[TermwiseForCausalLM, Any | None]:
     """The model of a folder or a GGUF file and its tokenizer, or None where there is none.
 
     Reads safetensors and GGUF only and runs no code from the folder. Errors: ValueError for a folder without a model, an unsupported
-    architecture, pickles, and weights that do not fit the configuration exactly.
+    architecture, pickles, and weights that are not finite or do not fit the configuration exactly.
     """
     folder = Path(path)
     if (file := gguf_file(folder)) is not None:
         return _from_gguf(file)
     _check_folder(folder)
-    model, info = TermwiseForCausalLM.from_pretrained(
-        folder, output_loading_info=True, local_files_only=True, ignore_mismatched_sizes=True
-    )
+    with quiet():
+        model, info = TermwiseForCausalLM.from_pretrained(
+            folder, output_loading_info=True, local_files_only=True, ignore_mismatched_sizes=True
+        )
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if names := sorted(map(str, info[kind])):
             some = ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
             raise ValueError(f"{folder}: weights do not fit config.json: {len(names)} {kind.replace('_', ' ')}: {some}")
+    check_finite(model, folder)
     _align(model)
     return model, folder_tokenizer(folder)
+
+
+def folder_config(folder: Path) -> TermwiseConfig:
+    """The configuration of a model folder, without its weights. ValueError for one that describes no model of ours."""
+    read_config(folder)
+    with reading_config(folder):
+        return TermwiseConfig.from_pretrained(folder)
 
 
 def _from_gguf(path: Path) -> tuple[TermwiseForCausalLM, Any]:
     """The weights of transformers' own model in ours, shared, not copied."""
 
     theirs, tokenizer = read_gguf(path, _ours)
+    check_finite(theirs, path)
     with torch.device("meta"):
         model = TermwiseForCausalLM(_ours(theirs.config.to_dict()))
     model.load_state_dict(theirs.state_dict(), assign=True)
@@ -112,10 +122,7 @@ def _check_folder(folder: Path) -> None:
         )
     if not (folder / "config.json").is_file():
         raise ValueError(f"{folder}: no config.json, so no model folder")
-    try:
-        json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{folder / 'config.json'}: not valid JSON ({error})") from None
+    folder_config(folder)
     if not any(folder.glob("*.safetensors")):
         pickles = sorted(p.name for p in folder.iterdir() if p.suffix in PICKLES)
         if pickles:

@@ -82,7 +82,10 @@ def parse_share(text: str, option: str) -> float:
         number = float(text.strip().removesuffix("%"))
     except ValueError:
         raise ValueError(f"{option} {text!r} is no share; allowed are like 25% or 0.25") from None
-    return number / 100 if text.strip().endswith("%") else number
+    share = number / 100 if text.strip().endswith("%") else number
+    if not 0 < share < 1:
+        raise ValueError(f"{option} {text!r}: a share lies above 0 and below 100%; allowed are like 25% or 0.25")
+    return share
 
 
 def parse_shares(text: str) -> tuple[float, ...]:
@@ -101,6 +104,6 @@ def parse_context(text: str) -> int:
     (4096, 1000)
     """
     number, is_thousands = text.strip().lower().removesuffix("k"), text.strip().lower().endswith("k")
-    if not number.isdigit():
+    if not (number.isascii() and number.isdigit()):
         raise ValueError(f"{text!r} is no number of tokens; allowed are like 4k or 4096")
     return int(number) * (1024 if is_thousands else 1)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ class RunFolder:
 
     def __init__(self, path: Path, run: dict[str, Any], *, is_writable: bool) -> None:
         self.path, self.run, self._is_writable = path, run, is_writable
+        self._is_new = False
         self._is_tail_whole = False
 
     @classmethod
@@ -48,11 +51,28 @@ class RunFolder:
         new = json.loads(canonical_json(new))
         cls.check(path, command)
         with FolderLock(path):
-            if (path / "run.json").exists():
+            was_there = (path / "run.json").exists()
+            if was_there:
                 new = _extended(_read_run(path), new, extendable, path)
             folder = cls(path, {}, is_writable=True)
             folder.update(**new)
+            folder._is_new = not was_there
         return folder
+
+    @contextlib.contextmanager
+    def learning_first(self, *more: str) -> Iterator[None]:
+        """Inside, bad input before the first record of a new run makes it forget what was asked, and the subfolders `more`.
+
+        A mistyped text must not make the folder refuse the right one.
+        """
+        try:
+            yield
+        except (ValueError, OSError):
+            if self._is_new and not self.records():
+                (self.path / "run.json").unlink()
+                for name in more:
+                    shutil.rmtree(self.path / name, ignore_errors=True)
+            raise
 
     @staticmethod
     def check(path: Path, command: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,16 +96,9 @@ def evaluate_models(config: EvaluateConfig, out: Path, *, arguments: Mapping[str
         if named.folder and "preset" in arguments:
             say(f"{named.name}: a folder's model has its own size, --preset is for catalogue names")
     usable_device(config.device)
-    is_new = not (out / "run.json").exists()
     folder = RunFolder.create(out, "evaluate", dict(arguments), config.model_dump(mode="json"))
-    try:
+    with folder.learning_first("data"):
         _evaluate(found, config, folder, say)
-    except (ValueError, OSError):
-        # A mistyped text must not make the folder refuse the right one.
-        if is_new and not folder.records():
-            (out / "run.json").unlink()
-            shutil.rmtree(out / "data", ignore_errors=True)
-        raise
     return folder
 
 
@@ -168,6 +160,11 @@ def _perplexity(subject: Subject, config: EvaluateConfig, folder: RunFolder, say
             folder, config, name, "loss", "held_out_nats", NATS, reason="a model of the recall task reads no text"
         )
         return
+    if context > model.config.max_position_embeddings:
+        say(
+            f"{name}: --context {context:,} is beyond the model's own {model.config.max_position_embeddings:,}: "
+            "its loss counts places it was not made for"
+        )
     tokens = scored_tokens(subject.named.name, subject.tokenizer, config, folder, say)
     started = now()
     loss = held_out_loss(placed(model, config), tokens, context=context)
