@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
+from rich.console import Console
 from tests.conversion.tiny_conversion import original, plan
 from tests.study.micro_study import write_text
 
 from termwise import cli
 from termwise.models import load
+from termwise.report import terminal
+from termwise.results import RunFolder
 
 
 def typed(capsys, *arguments: str) -> tuple[int, str, str]:
@@ -44,6 +48,23 @@ def test_a_conversion_ends_with_the_folder_and_the_page(capsys, tmp_path):
     assert run["command"] == "convert" and run["arguments"]["model"] == str(tmp_path / "original")
     code, out, err = typed(capsys, *asked)
     assert code == 0 and "nothing is left to do" in err
+
+
+def test_a_conversion_that_was_stopped_claims_no_model(tmp_path):
+    settings = {"model": "original", "plan": "identity", "text": ["text.txt"]}
+    folder = RunFolder.create(tmp_path / "out", "convert", {}, settings)
+    said = [text for text in _texts(terminal.summary(folder.path)) if text]
+    assert "Not converted yet: there is no model so far." in said
+    assert not any("no text was given" in text or "The model:" in text for text in said)
+    folder.update(finished=True)
+    said = _texts(terminal.summary(folder.path))
+    assert "Converted; no text was given, so no loss was measured." in said
+
+
+def _texts(group) -> list[str]:
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(group)
+    return [line.strip() for line in console.export_text().splitlines()]
 
 
 def test_a_mistyped_text_does_not_make_the_folder_refuse_the_right_one(capsys, tmp_path):

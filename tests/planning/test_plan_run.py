@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 import torch
@@ -22,7 +23,8 @@ from termwise.planning.config import PlanConfig, parse_context, parse_share, par
 from termwise.planning.opening import check_disjoint, opened
 from termwise.planning.plan_file import Plan, write_plan
 from termwise.planning.run import describe
-from termwise.report import page, terminal
+from termwise.report import page, plan_figures, terminal
+from termwise.report.words import words
 from termwise.results import Record, RunFolder
 
 LAYERS, HEADS = 3, 2
@@ -173,6 +175,18 @@ def test_the_same_command_measures_nothing_twice(places, finished):
     assert "nats (" not in said and "nats exact" not in said
     assert len(of(out, "longer_rise")) == 1
     assert (out / "plan.json").read_text() == plan
+
+
+def test_every_share_of_the_front_has_its_tick():
+    """Rounded ones can lie outside a narrow frame, which leaves an axis without numbers."""
+    rows = [
+        {"line": name, "color": "#000", "x": x, "y": 0.0, "low": 0.0, "high": 0.0}
+        for name, x in (("termwise", 0.8958), ("uniform", 0.8984))
+    ]
+    text = json.dumps(plan_figures._front(rows, words("en")))
+    low, high = json.loads(re.search(r'"scale": \{"domain": (\[0\.8[^\]]*\])', text).group(1))
+    ticks = json.loads(re.search(r'"values": (\[[^\]]*\])', text).group(1))
+    assert ticks == [0.8958, 0.8984] and low < ticks[0] < ticks[1] < high
 
 
 def test_page_and_terminal_show_the_front(finished):

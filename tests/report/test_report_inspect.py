@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from termwise.report import page, terminal
 from termwise.report.inspect_page import heads_table, ladder_table, summary
 from termwise.report.inspect_view import inspect_view, rank_correlation
 from termwise.report.read import read
-from termwise.report.viewer import ORDERS, softmax, truncated_weights
+from termwise.report.viewer import ORDERS, softmax, truncated_weights, viewer
 from termwise.report.words import words
 from termwise.results import Record, RunFolder
 
@@ -137,6 +138,14 @@ def test_the_terminal_says_the_same(out):
     console.print(terminal.summary(out))
     said = console.export_text()
     assert "around zero it does not" in said and "retrieval" in said and "Open " in said
+
+
+def test_tokens_of_the_viewer_stand_over_their_columns():
+    """Columns in em agree between the tokens and the weights only where one rule gives both their size of type."""
+    rules = dict(re.findall(r"([^{}]+)\{([^{}]*)\}", viewer.__globals__["_STYLE"]))
+    shared = rules.pop(".vtokens,.vrow")
+    assert "grid-template-columns:13em " in shared and "font-size:" in shared
+    assert [name for name, rule in rules.items() if name in (".vtokens", ".vrow") and "font-size" in rule] == []
 
 
 def test_viewer_weights_are_those_of_the_algebra():

@@ -76,7 +76,7 @@ def summary(view: ConvertView, say: Words) -> Summary:
     """What was lost, what tuning brought back, what a state takes."""
     name = TUNED if TUNED in view.losses else "converted"
     record = view.differences.get((name, ORIGINAL))
-    headline = say("convert.headline.unscored")
+    headline = say(f"convert.headline.{'unscored' if view.is_finished else 'unfinished'}")
     if record is not None:
         headline = say(
             f"convert.headline.{'tuned' if name == TUNED else 'plain'}", difference=say.signed(record.value, 4)
@@ -95,7 +95,8 @@ def summary(view: ConvertView, say: Words) -> Summary:
                 half=say.share(state.value / half.value),
             )
         )
-    lines.append(say("convert.line.folder", path=view.reading.folder.path / "model"))
+    if view.is_finished:
+        lines.append(say("convert.line.folder", path=view.reading.folder.path / "model"))
     return Summary(headline, tuple(lines), ())
 
 

@@ -6,6 +6,7 @@ ENGLISH_CONVERT = {
     "convert.kicker": "termwise convert",
     "convert.title": "{model} under {plan}",
     "convert.unfinished": "This conversion is not finished; the same command goes on with it.",
+    "convert.headline.unfinished": "Not converted yet: there is no model so far.",
     "convert.headline.unscored": "Converted; no text was given, so no loss was measured.",
     "convert.headline.plain": "Converted without tuning: {difference} nats/token over the original.",
     "convert.headline.tuned": "Converted and tuned: {difference} nats/token over the original.",

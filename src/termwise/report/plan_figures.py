@@ -46,10 +46,10 @@ def front(view: PlanView, say: Words) -> Figure | None:
 def _front(rows: list[dict[str, Any]], say: Words) -> dict[str, Any]:
     import altair as alt
 
-    shares = sorted({round(row["x"], 2) for row in rows})
+    shares = sorted({row["x"] for row in rows})
     x_frame = drawing.padded([row["x"] for row in rows], 0.08)
     y_frame = drawing.padded([*(end for row in rows for end in (row["low"], row["high"])), 0.0], 0.05)
-    axis = alt.Axis(values=shares, format=".0%", labelOverlap="greedy")
+    axis = alt.Axis(values=shares, format=".3~p", labelOverlap="greedy")
     x = alt.X("x:Q", title=say("plan.axis.share"), scale=alt.Scale(domain=x_frame, nice=False), axis=axis)
     scale = alt.Scale(domain=y_frame, nice=False)
     y = alt.Y("y:Q", title=say("plan.axis.rise"), scale=scale)

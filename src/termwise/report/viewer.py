@@ -60,9 +60,10 @@ def viewer(sentence: dict[str, Any], say: Words) -> str:
 _STYLE = (
     ".vl,.vh{display:none}.viewer fieldset{border:0;padding:0;margin:0 0 6px;display:flex;flex-wrap:wrap;gap:2px 10px}"
     ".viewer legend{float:left;width:4em;color:var(--muted)}.viewer label{font-size:13px;white-space:nowrap}"
-    ".vtokens,.vrow{display:grid;grid-template-columns:13em repeat(var(--n),minmax(14px,1fr)) 9em;align-items:end}"
-    ".vtokens{margin-top:14px}.vtokens span{writing-mode:vertical-rl;transform:rotate(180deg);font-size:12px;max-height:8em;"
-    "overflow:hidden;justify-self:center}.vrow{font-size:12.5px;align-items:center}.vrow b{font-weight:400}"
+    # one size of type for both: columns in em would else not stand under one another
+    ".vtokens,.vrow{display:grid;grid-template-columns:13em repeat(var(--n),minmax(14px,1fr)) 9em;font-size:12.5px}"
+    ".vtokens{margin:14px 0 4px;align-items:end}.vtokens span{writing-mode:vertical-rl;transform:rotate(180deg);"
+    "font-size:12px;max-height:8em;overflow:hidden;justify-self:center}.vrow{align-items:center}.vrow b{font-weight:400}"
     ".vrow i{font-style:normal;color:var(--muted);padding-left:8px}.vrow u{height:18px;border:1px solid var(--paper);"
     "background:var(--panel)}.vrow u[class^=p]{background:color-mix(in srgb,var(--lower) var(--s),var(--panel))}"
     ".vrow u[class^=m]{background:color-mix(in srgb,var(--higher) var(--s),var(--panel))}"
