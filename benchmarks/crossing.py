@@ -1,6 +1,8 @@
-"""Draw docs/figures/crossing.svg, prefill and decode against context, from the records of a benchmark.
+"""Draw docs/figures/crossing.svg, prefill and decode against context, from the records of benchmarks.
 
-python benchmarks/crossing.py RUN [FIGURE]
+python benchmarks/crossing.py RUN ... [FIGURE.svg]
+
+Each part comes from the last of the runs that has it.
 """
 
 from __future__ import annotations
@@ -32,12 +34,17 @@ def beside(parts: list[tuple[str, str]]) -> str:
     return f'{head} font-family="sans-serif"><rect width="100%" height="100%" fill="white"/>{"".join(found)}</svg>\n'
 
 
-def main(run: Path, figure: Path) -> None:
-    made = [one for one in bench_figures.figures(bench_view(read(run)), words("en")) if one.key in SHOWN]
-    figure.write_text(beside([(one.title, figures.svg(one.specification, one.key)) for one in made]), encoding="utf-8")
+def main(runs: list[Path], figure: Path) -> None:
+    found = {}
+    for run in runs:
+        made = bench_figures.figures(bench_view(read(run)), words("en"))
+        found |= {one.key: (one.title, figures.svg(one.specification, one.key)) for one in made if one.key in SHOWN}
+    figure.write_text(beside([found[key] for key in SHOWN if key in found]), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) not in (2, 3):
+    given = [Path(argument) for argument in sys.argv[1:]]
+    drawn = [path for path in given if path.suffix == ".svg"]
+    if len(given) == len(drawn) or len(drawn) > 1:
         sys.exit(__doc__)
-    main(Path(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) == 3 else FIGURE)
+    main([path for path in given if path.suffix != ".svg"], drawn[0] if drawn else FIGURE)

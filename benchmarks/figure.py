@@ -1,4 +1,4 @@
-"""Draw docs/figures/prose.svg and print the README's tables, all from benchmarks/records.
+"""Draw docs/figures/prose.svg and print the tables of the README and of docs/findings.md, all from benchmarks/records.
 
 python benchmarks/figure.py
 """
@@ -60,16 +60,15 @@ def interval(one: Any) -> str:
     return "no interval" if one is None else f"[{one.low:+.3f}, {one.high:+.3f}]"
 
 
-def print_table(name: str, baseline: str) -> None:
+def table(name: str, baseline: str) -> str:
+    """The comparison of a study's variants with one of them, in Markdown."""
     found = records(name)
     told = {c.variant: c for c in compare(scores(found), baseline=baseline)}
     recall = {r["subject"]["variant"]: r["value"] for r in found if r["metric"] == "accuracy"}
     length, state = states(found)
-    minutes, num_runs = cpu_minutes(found)
-    print(f"\n{name}, against {baseline}; {num_runs} runs in {minutes:.1f} CPU minutes, recall apart\n")
     titles = ["variant", "held-out nats/token", "difference", "over seeds", "over documents", "verdict"]
     titles += ["recall", f"state at {length} tokens, MB"]
-    print(f"| {' | '.join(titles)} |\n{'|---' * len(titles)}|")
+    lines = [f"| {' | '.join(titles)} |", f"{'|---' * len(titles)}|"]
     for variant, values in losses(found).items():
         c = told.get(variant)
         cells = [f"`{variant}`", f"{statistics.mean(values):.3f}"]
@@ -77,7 +76,14 @@ def print_table(name: str, baseline: str) -> None:
         cells += ["", "", "", "baseline"] if c is None else [f"{c.difference:+.3f}", *bounds, c.verdict]
         cells.append("not measured" if recall.get(variant) is None else f"{recall[variant]:.2f}")
         cells.append("not measured" if variant not in state else f"{state[variant] / 1e6:.2f}")
-        print("| " + " | ".join(cells) + " |")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def print_table(name: str, baseline: str) -> None:
+    minutes, num_runs = cpu_minutes(records(name))
+    print(f"\n{name}, against {baseline}; {num_runs} runs in {minutes:.1f} CPU minutes, recall apart\n")
+    print(table(name, baseline))
 
 
 def draw() -> None:

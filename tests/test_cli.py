@@ -47,15 +47,19 @@ def is_one_line(text: str) -> bool:
 def test_help_and_version(tmp_path):
     code, out, _ = termwise("--help", cwd=tmp_path)
     assert code == 0
-    assert [name for name in ("study", "evaluate", "generate", "bench", "report", "variants") if name not in out] == []
-    assert [name for name in ("inspect", "plan", "convert", "verify") if name in out.split()] == []
+    assert [
+        name
+        for name in ("study", "inspect", "verify", "evaluate", "generate", "bench", "report", "variants")
+        if name not in out
+    ] == []
+    assert [name for name in ("plan", "convert") if name in out.split()] == []
     code, out, _ = termwise("--version", cwd=tmp_path)
     assert (code, out.startswith("termwise 0.")) == (0, True)
     code, _, err = termwise("stdy", cwd=tmp_path)
     assert (code, is_one_line(err), "Did you mean 'study'" in err) == (2, True, True)
 
 
-@pytest.mark.parametrize("command", ["study", "evaluate", "generate", "bench", "report", "variants"])
+@pytest.mark.parametrize("command", ["study", "evaluate", "generate", "bench", "report", "variants", "verify"])
 def test_every_command_says_what_it_does(capsys, command):
     code, out, _ = inside(capsys, command, "--help")
     assert code == 0

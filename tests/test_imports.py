@@ -15,7 +15,7 @@ LEVELS = (
     ("__main__",),
     ("cli",),
     ("commands",),
-    ("report", "study", "conversion", "bench"),
+    ("report", "study", "conversion", "inspection", "planning", "bench"),
     ("analysis", "evaluation", "training"),
     ("models",),
     ("attention",),
@@ -73,7 +73,7 @@ def test_every_part_has_its_place():
 def test_attention_knows_tensors_only():
     allowed = {"torch", "numpy", "einops", "jaxtyping", "scipy", "safetensors", "termwise", *sys.stdlib_module_names}
     for path in (ROOT / "attention").rglob("*.py"):
-        compilers = {"numba"} if path.parent.name == "backends" else set()
+        compilers = {"numba", "llvmlite"} if path.parent.name == "backends" else set()
         assert {name.split(".")[0] for name in imported(path)} <= allowed | compilers, path
 
 
@@ -94,7 +94,9 @@ def test_importing_termwise_is_light():
     assert loaded_by("import termwise; dir(termwise)") == set()
 
 
-@pytest.mark.parametrize("command", ["", "study", "evaluate", "generate", "bench", "report", "variants"])
+@pytest.mark.parametrize(
+    "command", ["", "study", "evaluate", "generate", "bench", "inspect", "plan", "report", "variants", "verify"]
+)
 def test_help_is_light(command):
     arguments = [command, "--help"] if command else ["--help"]
     assert loaded_by(f"from termwise.cli import main; main({arguments!r})") == set()

@@ -11,6 +11,7 @@ _HOMES = {
     "attention.normalizers": ("RowSum", "Count", "L2", "RMS", "Layer", "RunningGateSum", "Identity"),
     "attention.forms": ("attend", "choose_form"),
     "attention.state": ("AttentionState",),
+    "attention.centers": ("calibrate_centers",),
     "attention.cost": ("cost",),
     "attention.catalogue": ("catalogue",),
 }

@@ -39,7 +39,8 @@ SERVED = [n for n in NAMES if spec_of(n).is_constant_size and not is_long_series
 def torch_forms(monkeypatch):
     """What happens where numba does not load."""
     monkeypatch.setattr(backends, "compiled_loops", lambda: None)
-    monkeypatch.setattr("termwise.attention.compiled_step.compiled_loops", lambda: None)
+    for steps in ("compiled_step", "evicting_step"):
+        monkeypatch.setattr(f"termwise.attention.{steps}.compiled_loops", lambda: None)
 
 
 def stepped(
@@ -74,7 +75,10 @@ def test_steps(name):
     out, state = stepped(arguments, spec, first=1 + turn % 9)
     close(out, expected, "fp64", name)
     close_states(state, end, "fp64", name)
-    holds(state.room is not None, f"{name}: the compiled step ran")
+    # Where keys leave all the time there is nothing for it to do.
+    every = spec.local.evict_every if spec.local else None
+    is_general = every is not None and state.count.max() % every == 0
+    equal(state.room is not None, not is_general, f"{name}: the compiled step ran")
 
 
 @pytest.mark.parametrize("name", SERVED)

@@ -88,7 +88,17 @@ KINDS = (
 )
 
 
-@pytest.mark.parametrize("name", KINDS)
+EVICTING = (
+    "drop+w8s2h4e16",
+    "drop+w8e16",
+    "taylor:0@mean3+w8s2h4e16",
+    "taylor:0..1@mean2+w4h3",
+    "taylor:0..2@mean+w8s2e32",
+    "taylor:0..2+w8h5",
+)
+
+
+@pytest.mark.parametrize("name", [*KINDS, *EVICTING])
 @pytest.mark.parametrize("kv_heads", [1, 3])
 def test_live_bytes_are_the_formulas(name, kv_heads):
     spec = spec_of(name)
@@ -114,6 +124,17 @@ def test_a_constant_state_stays_constant(name):
     equal(state.nbytes, sizes[0], f"{name}: a real state")
 
 
+@pytest.mark.parametrize("name", EVICTING)
+def test_slots_that_keys_leave_at_fixed_positions_are_bounded(name):
+    """Least right behind such a position, most right before; the same at every one of them."""
+    spec = spec_of(name)
+    every = spec.local.evict_every
+    rounds = [[cost(spec, 3, 4, t).state_bytes for t in range(n * every, (n + 1) * every)] for n in (8, 9, 1000)]
+    equal(rounds[1:], rounds[:1] * 2, f"{name}: rounds are alike")
+    equal((min(rounds[0]), max(rounds[0])), (rounds[0][0], rounds[0][-1]), f"{name}: rising between")
+    equal(cost(spec, 3, 4, 10**6).moment_bytes, cost(spec, 3, 4, 1).moment_bytes, f"{name}: moments of one size")
+
+
 def test_which_form_auto_takes():
     sizes = {"key_width": 64, "value_width": 64}
     for name in ("softmax", "exp|l2", "exp|rms", "drop+w8s2", "exp+gi"):
@@ -130,6 +151,9 @@ def test_which_form_auto_takes():
         "recurrent",
         "one token against a state",
     )
+    form, why = choose_form(spec_of("drop+w8h4"), num_queries=99, num_keys=99, **sizes)
+    equal(form, "chunked", "slots that depend on what was read")
+    holds("fixed positions" in why, why)
     for name in ("softmax", "based", "elu1"):
         holds(len(choose_form(spec_of(name), num_queries=9, num_keys=9, **sizes)[1]) > 20, "with a reason in words")
 

@@ -78,23 +78,43 @@ def specs(draw):
             draw(some.sampled_from([False, True, "count"])),
             draw(some.sampled_from([None, "before", "after"])),
             draw(some.booleans()),
-            draw(some.none() | some.builds(Local, some.integers(1, 99), some.integers(0, 9))),
+            draw(
+                some.none()
+                | some.builds(
+                    Local,
+                    some.integers(1, 99),
+                    some.integers(0, 9),
+                    some.integers(0, 9),
+                    some.none() | some.sampled_from([1, 16, 64]),
+                )
+            ),
         )
     except ValueError:  # a pair that is refused elsewhere
         return AttentionSpec()
 
 
-@given(specs())
+@some.composite
+def evicting(draw):
+    """Slots that keys leave at fixed positions, dropped or into groups around several centers."""
+    orders = draw(some.none() | some.sampled_from([(0,), (0, 1), (0, 1, 2)]))
+    kernel = Drop() if orders is None else Polynomial(orders, center="mean", centers=draw(some.integers(1, 99)))
+    heavy, every = draw(some.integers(0, 9)), draw(some.sampled_from([1, 16, 64, 100]))
+    local = Local(draw(some.integers(1, 99)), draw(some.integers(0, 9)), heavy, every)
+    gates = draw(some.sampled_from([False, True, "count"])), draw(some.sampled_from([None, "before", "after"]))
+    return AttentionSpec(kernel, RowSum(), *gates, local=local)
+
+
+@given(specs() | evicting())
 def test_a_short_name_means_its_spec(spec):
     equal(parse(spec.short_name), spec, spec.short_name)
 
 
-@given(specs())
+@given(specs() | evicting())
 def test_a_table_means_its_spec(spec):
     equal(AttentionSpec.from_dict(json.loads(json.dumps(spec.to_dict()))), spec, spec.short_name)
 
 
-@given(specs())
+@given(specs() | evicting())
 def test_canonical_is_settled_and_explained(spec):
     simpler = spec.canonical()
     equal(simpler.canonical(), simpler, spec.short_name)
@@ -285,6 +305,8 @@ def test_declared_parameters():
             expected["norm_bias"] = ("heads", 7)
         if spec.input_gate == "count":
             expected["count_exponent"] = ("kv_heads",)
+        if spec.kernel.centers > 1:
+            expected["centers"] = ("kv_heads", spec.kernel.centers, "key_width")
         equal(declared, expected, name)
         equal(spec.needs_running_gate, isinstance(spec.normalizer, RunningGateSum), name)
     holds(

@@ -11,11 +11,11 @@ from termwise.attention.forms import attend
 from termwise.attention.names import parse
 from tests.attention.compare import close, close_states, equal, holds, refused
 from tests.attention.slicing import tokens
-from tests.attention.stateful import KINDS, in_parts
+from tests.attention.stateful import FOLDING, in_parts
 from tests.attention.values import inputs, turn_of
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", FOLDING)
 def test_rollback_then_continue_is_a_fresh_run(name):
     spec = parse(name)
     length = 128 + (spec.local.window - 1 if spec.local else 0)  # the fold is as near as it ever comes
@@ -43,7 +43,7 @@ def test_rollback_then_continue_is_a_fresh_run(name):
         state.rollback(-1)
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", FOLDING)
 def test_rollback_to_nothing(name):
     spec = parse(name)
     arguments = inputs(spec, length=40, seed=11)
@@ -86,7 +86,7 @@ def test_rollback_of_padded_rows_counts_real_keys():
         close(out[b : b + 1], attend(**alone, spec=spec)[0][:, -10:], "fp64", f"row {b}")
 
 
-MERGING = [n for n in KINDS if parse(n).input_gate != "count"]
+MERGING = [n for n in FOLDING if parse(n).input_gate != "count"]
 
 
 @pytest.mark.parametrize("name", MERGING)

@@ -25,6 +25,7 @@ from tests.attention.values import inputs, spec_of
 VALUES = (
     "taylor:0..2", "taylor:0..4@mean+gi+ga+decay", "taylor:0..2@mean+w8s2+decay", "taylor:0..2+w70s3", "power:3|identity+gi+ga+decay",
     "elu1|runninggate+decay", "relu:2+decay", "taylor:0..2|layer", "taylor:0..2@mean+gc", "drop+w8s2|l2",
+    "drop+w8s2h4e16", "taylor:0..2@mean+w8s1h4e16+gi+ga", "taylor:0..1@mean3+w4h3e32",
 )  # fmt: skip
 BOTH_WAYS = ("taylor:0..2", "taylor:0..2@mean|rms+gi+gb", "elu1", "power:2", "unit|identity+gc", "elu1|runninggate")
 

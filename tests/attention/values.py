@@ -20,6 +20,9 @@ EXTRA = (
     "taylor:0..2@mean+w80s2", "taylor:0..2+w8s2+decay", "taylor:0..2@mean+w8s2+decay", "taylor:0..1@mean+w4s3|l2+gi+ga+decay",
     "taylor:0..2+w6s1|layer+gb", "taylor:0..2|count+gi", "taylor:0..2|identity+ga", "taylor:0..2|rowsum>=1", "taylor:0..2|rowsum+0.01~",
     "taylor:0..2|runninggate>=1", "taylor:0..2|runninggate*count+decay", "taylor:0..2+w7s2|runninggate", "taylor:0..2+w7s2|count",
+    "drop+w8s2h4e16", "drop+w8e16", "drop+w5s1h3e7+gi+gb", "drop+w8s2h4", "taylor:0..2+w8s2h4e16", "taylor:0..2+w6e1", "taylor:0..2@mean+w8s2h4e16",
+    "taylor:0..2@mean+w8s2e1", "taylor:0..4@mean+w5h3e32+gi+ga", "taylor:0..1@mean+w4s2e64", "taylor:0..3!+w4h2e5", "taylor:0@mean+w3s1h2e9+gc",
+    "taylor:0@mean3+w4s1h3e16", "taylor:0..1@mean4+w4h2e7+ga", "taylor:0..2@mean2+w5s2h3e16+gi", "minimax5:0..2@mean+w8s1h2e16",
     "minimax3:0..4", "minimax3:0..4@mean", "minimax5:0..2@mean+w8s1", "polynomial:0..2(1,0.5,0.25)@mean", "polynomial:0,2(2,0.3)",
     "power:2", "power:3!", "power:4|l2+decay", "power:2+w8s2", "power:3|identity+gi+ga+decay", "power:2|layer-",
     "elu1^2", "elu1:2", "elu1^2|l2", "relu^3", "relu:2+decay", "identity^2", "identity:2", "identity|l2", "identity/sqrtd|identity",
@@ -93,7 +96,7 @@ def inputs(
     if spec.log_decay:
         given["log_decay"] = -torch.nn.functional.softplus(normal(batch, num_keys, kv_heads) - 2)
     learned: dict[str, Tensor] = {}
-    sizes = {"heads": heads, "kv_heads": kv_heads}
+    sizes = {"heads": heads, "kv_heads": kv_heads, "key_width": key_width}
     for name, shape in spec.parameters(value_width).items():
         learned[name] = normal(*(sizes[s] if isinstance(s, str) else s for s in shape))
     if spec.needs_running_gate:

@@ -172,3 +172,14 @@ def test_repeats_are_interleaved():
     assert [len(times) for times in found.values()] == [3, 3, 3]
     spread = Spread.of([float(n) for n in range(11)])
     assert (spread.low, spread.median, spread.high, spread.n) == (1.0, 5.0, 9.0, 11)
+
+
+def test_states_read_from_a_copy(tmp_path):
+    """Decode from bfloat16 copies beside a bfloat16 cache; against float32 it is refused, since it would be less exact."""
+    folder = run(tmp_path / "out", measures=("decode",), lengths=(300,), dtype="bfloat16", half_state=True)
+    plain = run(tmp_path / "plain", measures=("decode",), lengths=(300,), dtype="bfloat16")
+    assert of(folder, "decode", variant=NAME)[0].status == "ok"
+    # Two bytes more for each number of 2 x 15 x 3 moments.
+    assert of(folder, "state")[0].value == of(plain, "state")[0].value + 2 * 2 * 15 * 3
+    with pytest.raises(ValueError, match="add --dtype bfloat16"):
+        config(half_state=True)

@@ -89,7 +89,8 @@ def test_state_is_of_constant_size_for_finite_kernels(name):
     _, cache = run_in_pieces(model, tokens(1, 300), [299, 1])
     early = cache.nbytes
     assert early == sum(
-        layer.state.nbytes + sum(t.numel() * t.element_size() for t in layer.past) for layer in cache.layers
+        sum(state.nbytes for state in layer.states) + sum(t.numel() * t.element_size() for t in layer.past)
+        for layer in cache.layers
     )
     model(tokens(1, 1215), cache=cache)
     model(tokens(1, 1), cache=cache)
@@ -236,9 +237,9 @@ def test_a_cache_that_reads_bfloat16_copies():
         model(ids[:, :200], cache=cache)
         steps = [model(ids[:, t : t + 1], cache=cache).logits[0, 0] for t in range(200, 300)]
         logits[reads_half] = torch.stack(steps)
-        assert [layer.state.half is not None for layer in cache.layers] == [reads_half] * len(cache.layers)
+        assert [layer.states[0].half is not None for layer in cache.layers] == [reads_half] * len(cache.layers)
     assert 1e-6 < error(logits[True], logits[False]) < 1e-2
     softmax = small("softmax")
     cache = TermwiseCache(softmax.config.num_hidden_layers, reads_half=True)
     softmax(ids, cache=cache)
-    assert cache.layers[0].state.half is None
+    assert cache.layers[0].states[0].half is None

@@ -14,7 +14,9 @@ def contents(cache):
     found = {"positions": cache.positions, "num_sound": cache.num_sound}
     for i, layer in enumerate(cache.layers):
         for name, value in vars(layer).items():
-            parts = value.tensors if name == "state" and value is not None else {"": value}
+            parts = {"": value}
+            if name == "states":
+                parts = {f"{g}.{part}": t for g, state in enumerate(value) for part, t in state.tensors.items()}
             found |= {(i, name, part): held for part, held in parts.items()}
     return found
 

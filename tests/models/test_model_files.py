@@ -62,6 +62,16 @@ def test_a_layer_has_a_parameter_only_where_it_is_declared():
         "unit|identity+gc": {"count_exponent"},
         "identity|identity+decay": {"decay_proj", "value_step_proj", "output_norm", "q_norm", "k_norm"},
         "exp<5|runninggate>=1": {"running_gate_proj"},
+        "mixed": {
+            "input_gate_proj",
+            "output_gate_proj",
+            "norm_weight",
+            "norm_bias",
+            "value_step_proj",
+            "output_norm",
+            "q_norm",
+            "k_norm",
+        },
     }
     plain = num_parameters(small("softmax"))
     for name, expected in declared.items():
@@ -144,7 +154,7 @@ def test_wrong_folders_are_refused(tmp_path):
     model.save_pretrained(tmp_path / "a")
     weights = tmp_path / "a" / "model.safetensors"
     weights.rename(tmp_path / "a" / "pytorch_model.bin")
-    with pytest.raises(ValueError, match=r"pytorch_model\.bin, a pickle, which is never opened"):
+    with pytest.raises(ValueError, match=r"pytorch_model\.bin, a pickle, which is never opened here.*python -c"):
         load(tmp_path / "a")
     with pytest.raises(OSError, match="safetensors"):
         TermwiseForCausalLM.from_pretrained(tmp_path / "a")
@@ -232,3 +242,24 @@ def test_a_broken_tokenizer_is_one_message(text, tmp_path):
     (tmp_path / "tokenizer.json").write_text(text)
     with pytest.raises(ValueError, match="its tokenizer cannot be read"):
         load(tmp_path)
+
+
+def test_the_line_that_is_said_of_a_pickle_converts_it(tmp_path):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    shape = {
+        "vocab_size": VOCAB,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+    }
+    theirs = LlamaForCausalLM(LlamaConfig(**shape))
+    theirs.config.architectures = ["LlamaForCausalLM"]
+    theirs.config.save_pretrained(tmp_path)
+    torch.save(theirs.state_dict(), tmp_path / "pytorch_model.bin")
+    with pytest.raises(ValueError, match="convert it once") as refused:
+        load(tmp_path)
+    exec(str(refused.value).split('python -c "')[1].removesuffix('"'), {})
+    ours, _ = load(tmp_path)
+    torch.testing.assert_close(ours(tokens(1, 9)).logits, theirs(tokens(1, 9)).logits, atol=2e-5, rtol=1e-4)

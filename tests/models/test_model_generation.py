@@ -6,7 +6,7 @@ import pytest
 import torch
 from tiny_models import VARIANTS, VOCAB, small, tokens
 
-SOME = ["softmax", "taylor:0..2@mean+w8s2", "power:2+decay", "exp<5|layer+gi+ga", "unit|identity+gc"]
+SOME = ["softmax", "taylor:0..2@mean+w8s2", "power:2+decay", "exp<5|layer+gi+ga", "unit|identity+gc", "mixed"]
 
 
 def greedy(model, ids, count):
@@ -125,7 +125,7 @@ def test_prompt_lookup_equals_greedy(name):
     assert torch.equal(model.generate(ids, max_new_tokens=14, do_sample=False, prompt_lookup_num_tokens=5), expected)
 
 
-@pytest.mark.parametrize("name", ["softmax", "exp<5|layer+gi+ga"])
+@pytest.mark.parametrize("name", ["softmax", "exp<5|layer+gi+ga", "mixed"])
 def test_assisted_decoding_equals_greedy(name):
     model, assistant, ids = small(name), small("elu1", num_hidden_layers=1), tokens(1, 9)
     assert torch.equal(

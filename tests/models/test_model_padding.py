@@ -45,7 +45,7 @@ def test_padded_equals_alone_with_nan_under_the_padding(name, side):
             assert error(logits[i, mask[i]], expected) < TOLERANCE
 
 
-@pytest.mark.parametrize("name", ["softmax", "taylor:0..2@mean+w8s2", "exp<5|layer+gi+ga", "power:2+decay"])
+@pytest.mark.parametrize("name", ["softmax", "taylor:0..2@mean+w8s2", "exp<5|layer+gi+ga", "power:2+decay", "mixed"])
 def test_nan_under_the_padding_reaches_no_gradient(name):
     model = small(name)
     row = tokens(9)
@@ -69,7 +69,7 @@ def test_nan_under_the_padding_reaches_no_gradient(name):
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("name", ["softmax", "taylor:0..2", "exp<5|layer+gi+ga", "power:2+decay"])
+@pytest.mark.parametrize("name", ["softmax", "taylor:0..2", "exp<5|layer+gi+ga", "power:2+decay", "mixed"])
 @torch.no_grad()
 def test_padded_prefill_then_decoding(name, side):
     """The convolution state takes the last real tokens, positions go on from the real count."""

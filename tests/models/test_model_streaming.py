@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tiny_models import VOCAB, small
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from transformers import PreTrainedTokenizerFast
 
 from termwise.models.devices import named_dtype, usable_device
 from termwise.models.streaming import generate_text, token_ids
@@ -41,3 +46,19 @@ def test_bytes_that_are_no_text_are_named():
     """A shell hands a character cut in two to Python, which keeps it as a surrogate."""
     with pytest.raises(ValueError, match=r"the prompt is no valid UTF-8: '\\udce6' at character 3"):
         token_ids(None, b"abc\xe6".decode(errors="surrogateescape"), "the prompt")
+
+
+@pytest.mark.parametrize("name", ["softmax", "taylor:0..2@mean+w8s2", "softmax_taylor_80terms"])
+def test_any_folder_writes_and_says_the_size_of_its_state(name, tmp_path):
+    """With several ids that end a text; a state too large to hold is done without."""
+    model = small(name, eos_token_id=[1, 2])
+    model.save_pretrained(tmp_path)
+    words = Tokenizer(WordLevel({f"w{i}": i for i in range(VOCAB)}, unk_token="w0"))
+    words.pre_tokenizer = Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(tmp_path)
+    pieces = []
+    told = generate_text(tmp_path, "w3 w4 w5", max_tokens=6, temperature=0.0, write=pieces.append)
+    assert "".join(pieces) == told["text"]
+    assert 1 <= told["tokens"] <= 6
+    assert told["tokens_per_second"] > 0
+    assert (told["state_bytes"] > 0) == (name != "softmax_taylor_80terms")

@@ -7,9 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from termwise.attention.names import parse
 from termwise.models import TermwiseForCausalLM, build
 
 VOCAB = 37
+
+
+def heads(*names: str) -> list[dict[str, Any]]:
+    """A layer whose kv head i runs names[i]."""
+    return [{"kv_heads": [i], "spec": parse(name)} for i, name in enumerate(names)]
+
 
 # Name -> overrides that the plain name does not say. Weights are large (0.2), so that mistakes show.
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -17,11 +24,16 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "elu1": {},
     "taylor:0..2": {},
     "taylor:0..2@mean+w8s2": {},
+    "taylor:0..2@mean+w5s1h2e4": {},
     "power:2+decay": {"layer_options": {"rotary": False, "conv_size": 2, "conv_activation": "silu"}},
     "exp<5|layer+gi+ga": {"layer_options": {"conv_size": 4, "conv_activation": "silu", "blank_tokens": 3}},
     "unit|identity+gc": {},
     "identity|identity+decay": {"layer_options": {"value_step": True, "output_norm": True, "qk_norm": True}},
     "exp<5|runninggate>=1": {},
+    "mixed": {
+        "attention": [heads("taylor:0..2@mean+w8s2", "exp"), heads("taylor:0..2|layer+gi+ga", "drop+w8s2")],
+        "layer_options": [{"qk_norm": True, "value_step": True, "output_norm": True}, {}],
+    },
 }
 
 
@@ -32,7 +44,7 @@ def small(name: str = "softmax", **overrides: Any) -> TermwiseForCausalLM:
         "max_position_embeddings": 512, "initializer_range": 0.2,
     }  # fmt: skip
     fields |= VARIANTS.get(name, {}) | overrides
-    return build(name, preset="tiny", vocab_size=VOCAB, seed=3, **fields).eval()
+    return build("softmax" if name == "mixed" else name, preset="tiny", vocab_size=VOCAB, seed=3, **fields).eval()
 
 
 def tokens(*shape: int, seed: int = 0) -> Tensor:

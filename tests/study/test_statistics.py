@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from scipy import stats
 
-from termwise.study.intervals import MIN_DOCUMENTS, bootstrap, mean_over_seeds
+from termwise.analysis.intervals import MIN_DOCUMENTS, bootstrap, mean_over_seeds
 from termwise.study.statistics import compare, holm, pair
 
 

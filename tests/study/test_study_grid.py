@@ -5,7 +5,8 @@ import json
 import pytest
 
 from termwise.attention.names import parse
-from termwise.study.budget import SAFETY, Grid, Speed, makespan, parse_duration, scored_within, steps_within
+from termwise.results import parse_duration
+from termwise.study.budget import SAFETY, Grid, Speed, makespan, scored_within, steps_within
 from termwise.study.grid import StudyConfig, resolve, split_names
 from termwise.study.recall import allowed_steps
 

@@ -74,7 +74,8 @@ def _loop(
     inputs = Inputs(state, keys, queries, call.parameters)
     length = keys.length if keys is not None else call.num_queries
     if call.form == "chunked" and size < length and torch.is_grad_enabled() and inputs.needs_grad:
-        return run_recomputing(step, inputs, length, size, call.row_counts)
+        bounds = [(i, min(i + size, length)) for i in range(0, length, size)]
+        return run_recomputing(step, inputs, bounds, call.row_counts)
     outputs = Outputs(length)
     for start in range(0, length, size):
         block = inputs.block(start, min(start + size, length))

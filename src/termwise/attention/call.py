@@ -33,6 +33,7 @@ class Call:
     reference: Tensor | None
     output_final_state: bool
     row_counts: RowCounts | None
+    record_past: bool
     dtype: torch.dtype  # of the output
 
     @property
@@ -52,7 +53,7 @@ def prepare(
     query: Tensor, key: Tensor, value: Tensor, spec: AttentionSpec, scale: float | None, causal: bool, key_mask: Tensor | None,
     input_gate: Tensor | None, output_gate: Tensor | None, log_decay: Tensor | None, parameters: dict[str, Tensor] | None,
     initial_state: AttentionState | None, output_final_state: bool, form: str, chunk_size: int | None,
-    row_counts: RowCounts | None, query_mask: Tensor | None, cu_seqlens: None = None,
+    row_counts: RowCounts | None, query_mask: Tensor | None, cu_seqlens: None = None, record_past: bool = False,
 ) -> Call:  # fmt: skip
     """Checked arguments of one batch of sequences (no packed documents) in the engine's layout."""
     parameters = dict(parameters or {})
@@ -98,7 +99,8 @@ def prepare(
         spec=spec, causal=causal, form=name, chunk_size=chunk_size, state=state, keys=keys,
         queries=_queries(query, output_gate, query_mask, key_mask, rank, state, kv_heads, accumulate, causal),
         parameters=grouped_parameters(parameters, kv_heads, accumulate), reference=_reference_key(parameters, accumulate),
-        output_final_state=output_final_state, row_counts=row_counts, dtype=query.dtype,
+        output_final_state=output_final_state, row_counts=row_counts,
+        record_past=record_past, dtype=query.dtype,
     )  # fmt: skip
 
 

@@ -176,6 +176,12 @@ _OURS: dict[str, tuple[str, LayerOptions, str, str]] = {
         "the last 64 keys and the first 4 exact, the rest dropped",
         "Xiao et al. 2023",
     ),
+    "heavy_hitters": (
+        "drop+w64s4h64",
+        LayerOptions(),
+        "as sliding_window, with the 64 keys that most weight was given to; keys leave every 64 tokens (the paper: every token)",
+        "Zhang et al. 2023",
+    ),
 }
 _GROUPS: dict[str, list[str]] = {
     "ladder": [

@@ -27,6 +27,8 @@ def check(given: dict[str, Any]) -> None:
     has_decay = log_decay is not None or (initial_state is not None and initial_state.age is not None)
     if not causal and has_decay:
         raise ValueError("log_decay needs causal=True: without the causal mask there is no order to decay in")
+    if spec.evicts:
+        _check_evicting(spec, given)
     parameters = given["parameters"] or {}
     shapes: dict[str, tuple[Tensor | None, tuple[int, ...]]] = {
         "input_gate": (given["input_gate"], (batch, num_keys, kv_heads)),
@@ -42,7 +44,7 @@ def check(given: dict[str, Any]) -> None:
         if tensor is not None and name.endswith("mask") and tensor.dtype != torch.bool:
             raise ValueError(f"{name} has type {tensor.dtype}; expected bool, True where real: {name}.bool()")
     _check_declared(
-        spec, given["input_gate"], given["output_gate"], log_decay, parameters, heads, kv_heads, value_width,
+        spec, given["input_gate"], given["output_gate"], log_decay, parameters, heads, kv_heads, key_width, value_width,
         (batch, num_keys, kv_heads),
     )  # fmt: skip
     check_form(
@@ -56,6 +58,19 @@ def check(given: dict[str, Any]) -> None:
     )
     if given["cu_seqlens"] is not None:
         _check_boundaries(given["cu_seqlens"], batch, num_queries, num_keys, given["key_mask"], initial_state)
+
+
+def _check_evicting(spec: AttentionSpec, given: dict[str, Any]) -> None:
+    """Tensors that slots which keys leave at fixed positions have no use for."""
+    if given["log_decay"] is not None:
+        raise ValueError(
+            f"log_decay with {spec.short_name}: keys that left the slots at other times would have decayed by other amounts; leave "
+            "it out, or use a Local without heavy and evict_every"
+        )
+    if given["query_mask"] is not None and given["query_mask"] is not given["key_mask"]:
+        raise ValueError(
+            f"query_mask with {spec.short_name}: a query is noted by the rank of its own key; leave it out, key_mask serves both"
+        )
 
 
 def _check_kinds(given: dict[str, Any]) -> None:
@@ -95,7 +110,7 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
 
 def _check_declared(
     spec: AttentionSpec, input_gate: Tensor | None, output_gate: Tensor | None, log_decay: Tensor | None, parameters: dict[str, Tensor],
-    heads: int, kv_heads: int, value_width: int, per_key: tuple[int, int, int],
+    heads: int, kv_heads: int, key_width: int, value_width: int, per_key: tuple[int, int, int],
 ) -> None:  # fmt: skip
     """What the spec declares must be there, in the declared shape, and nothing else."""
     for name, declared, tensor in (
@@ -107,7 +122,7 @@ def _check_declared(
             raise ValueError(f"the spec {spec.short_name} declares {name}; pass the tensor {name}=... to attend")
     if input_gate is not None and spec.input_gate == "count":
         raise ValueError("input_gate='count' makes its own gate from the count; leave the input_gate tensor out")
-    sizes: dict[str | int, int] = {"heads": heads, "kv_heads": kv_heads}
+    sizes: dict[str | int, int] = {"heads": heads, "kv_heads": kv_heads, "key_width": key_width}
     needed: dict[str, tuple[int, ...]] = {}
     for name, shape in spec.parameters(value_width).items():
         needed[name] = tuple(sizes[s] if isinstance(s, str) else s for s in shape)

@@ -33,6 +33,8 @@ def choose_form(
         return "fused", "every weight is an exponential: torch's fused attention gives the same"
     if not spec.is_constant_size:
         return "parallel", f"kernel {spec.kernel.formula} has no finite features; its state is the key/value cache"
+    if spec.evicts and num_queries > 1:
+        return "chunked", "keys leave the exact slots at fixed positions: block by block from one to the next"
     if num_queries == 1 and has_state:
         return "recurrent", "one token against a state: a single step"
     work = Work(

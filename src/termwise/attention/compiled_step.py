@@ -7,6 +7,7 @@ folded.
 from __future__ import annotations
 
 import functools
+import operator
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,17 +20,18 @@ import torch
 from torch import Tensor
 
 from termwise.attention.backends import compiled_loops
-from termwise.attention.backends.tables import Tables, tables_of
+from termwise.attention.backends.tables import ROW_SUM, SCALE_FREE, SUMS, Tables, tables_of
 from termwise.attention.call import FORGOTTEN, grouped_parameters
 from termwise.attention.folding import fold, fold_target
 from termwise.attention.growth import replaced, room_behind
-from termwise.attention.normalizers import RowSum
+from termwise.attention.normalizers import L2, RMS, Layer, Normalizer, RowSum
 from termwise.attention.reading import Queries, Weighing, finish
 from termwise.attention.safe import in_type
 from termwise.attention.state import FOLD, RESERVE, AttentionState, num_recent
 
 # Bytes of moments from which threads share a step: handing over takes as long as reading a quarter of it.
 SHARED = 2**22
+LEFT = (SUMS, False, 0.0, 0.0)  # sums are left to reading.py
 _ONE_ROW = torch.ones(1, 1, dtype=torch.bool)
 
 
@@ -43,9 +45,11 @@ class Ready:
     buffer: tuple[np.ndarray, ...]  # key (N, places, d), value (N, places, e), rank (B or 1, places)
     folded: tuple[np.ndarray, ...]  # moments, their copy, mass, decayed count, reference, whether there are any
     scales: np.ndarray
+    norm: tuple[int, bool, float, float]  # see _norm
+    undecayed: tuple[np.ndarray, np.ndarray]  # as _decays, without decay
 
     def serves(self, state: AttentionState) -> bool:
-        return all(mine is its for mine, its in zip(self.parts, _parts(state), strict=True))
+        return all(map(operator.is_, self.parts, _parts(state)))
 
 
 def _parts(state: AttentionState) -> tuple[Any, ...]:
@@ -75,7 +79,7 @@ def step_compiled(given: dict[str, Any], state: AttentionState) -> tuple[Tensor,
     if compiled_loops() is None or (is_new and bool((state.count == 0).any())):
         return None
     state, ready = _ready(state, given["output_final_state"])
-    token = _token(given, state)
+    token = token_of(given, state)
     log_decay = state.age
     if token.log_decay is not None:
         log_decay = _with_decay(state).age + token.log_decay[..., None]
@@ -96,28 +100,30 @@ def _ready(state: AttentionState, keeps: bool) -> tuple[AttentionState, Ready]:
     heads, e, d = state.key.shape[0] * state.key.shape[1], state.value.shape[3], state.key.shape[3]
     # The next multiple of 64 is folded when the window and 64 more stand behind it (folding.fold_target).
     until_due = (state.boundary // FOLD + 1) * FOLD + RESERVE + num_recent(state.spec) - 1 - state.count
-    nothing = np.empty((heads, 0), dtype=_array(state.decayed_count).dtype)
+    nothing = np.empty((heads, 0), dtype=array(state.decayed_count).dtype)
     room.ready = Ready(
         parts=_parts(state),
         due=length + int(until_due.min()),
         tables=tables_of(state.spec, d, state.key.dtype),
-        buffer=(_array(room.key).reshape(heads, -1, d), _array(room.value).reshape(heads, -1, e), _array(room.rank)),
+        buffer=(array(room.key).reshape(heads, -1, d), array(room.value).reshape(heads, -1, e), array(room.rank)),
         folded=(
-            nothing[..., None] if state.moments is None else _array(state.moments).reshape(heads, -1, e),
+            nothing[..., None] if state.moments is None else array(state.moments).reshape(heads, -1, e),
             np.empty((heads, 0, 0), np.uint16)
             if state.half is None
-            else _array(state.half.view(torch.int16)).view(np.uint16).reshape(heads, -1, e),
-            nothing if state.mass is None else _array(state.mass).reshape(heads, -1),
-            _array(state.decayed_count).reshape(heads),
-            nothing if state.reference is None else _array(state.reference).reshape(heads, d),
-            _array(state.boundary) > 0,
+            else array(state.half.view(torch.int16)).view(np.uint16).reshape(heads, -1, e),
+            nothing if state.mass is None else array(state.mass).reshape(heads, -1),
+            array(state.decayed_count).reshape(heads),
+            nothing if state.reference is None else array(state.reference).reshape(heads, d),
+            array(state.boundary) > 0,
         ),
         scales=np.array((state.scale, state.slot_scale)),
+        norm=_norm(state.spec.normalizer, e),
+        undecayed=(np.empty((heads, 0)), np.zeros(heads)),
     )
     return state, room.ready
 
 
-def _token(given: dict[str, Any], state: AttentionState) -> Token:
+def token_of(given: dict[str, Any], state: AttentionState) -> Token:
     dtype = state.key.dtype
     batch, kv_heads, _, d = state.key.shape
     value, gate = in_type(given["value"], dtype), _input_gate(given, state)
@@ -127,9 +133,9 @@ def _token(given: dict[str, Any], state: AttentionState) -> Token:
     if state.running_total is not None:
         running = torch.logaddexp(state.running_total, given["parameters"]["running_gate_score"][:, 0].to(dtype))
     return Token(
-        query=_array(in_type(given["query"], dtype)).reshape(batch * kv_heads, -1, d),
-        key=_array(in_type(given["key"], dtype)).reshape(batch * kv_heads, d),
-        value=_array(value).reshape(batch * kv_heads, -1),
+        query=array(in_type(given["query"], dtype)).reshape(batch * kv_heads, -1, d),
+        key=array(in_type(given["key"], dtype)).reshape(batch * kv_heads, d),
+        value=array(value).reshape(batch * kv_heads, -1),
         log_decay=None if decay is None else decay[:, 0].double().clamp(min=FORGOTTEN),
         running=running,
         output_gate=None if output_gate is None else output_gate[:, 0].to(dtype).reshape(batch, kv_heads, -1, 1),
@@ -151,23 +157,24 @@ def _outputs(
     loops, spec, tables = compiled_loops(), state.spec, ready.tables
     assert loops is not None
     heads, group, d = token.query.shape
-    divides = isinstance(spec.normalizer, RowSum) and spec.normalizer.is_pure and token.output_gate is None
+    norm = ready.norm if token.output_gate is None else LEFT
     out = state.value.new_empty(heads, group, ready.buffer[1].shape[2])
     sums = np.empty((3, heads, group), dtype=token.query.dtype)
     query, key, new_key = token.query, ready.buffer[0], token.key
     if spec.kernel.maps_keys:
-        query, new_key = (_array(spec.kernel.map(torch.from_numpy(t))) for t in (query, new_key))
-        key = _array(spec.kernel.map(state.key)).reshape(heads, -1, d)
+        query, new_key = (array(spec.kernel.map(torch.from_numpy(t))) for t in (query, new_key))
+        key = array(spec.kernel.map(state.key)).reshape(heads, -1, d)
+    decays = ready.undecayed if log_decay is None else _decays(state, token, log_decay, heads)
     arrays = (
-        query, token.query, key, *ready.buffer, new_key, token.key, token.value, state.key.shape[2], _array(state.count),
-        *_decays(state, token, log_decay, heads), *ready.folded, tables.starts, tables.offsets, tables.widths,
+        query, token.query, key, *ready.buffer, new_key, token.key, token.value, state.key.shape[2], array(state.count),
+        *decays, *ready.folded, tables.starts, tables.offsets, tables.widths,
         tables.multiplicities, tables.coefficients, tables.binomials, ready.scales, spec.local.window if spec.local else 0,
-        spec.local.sinks if spec.local else 0, spec.has_tail and spec.kernel.is_centered, spec.has_tail, divides,
-        given["output_final_state"], out.numpy(), *sums,
+        spec.local.sinks if spec.local else 0, spec.has_tail and spec.kernel.is_centered, spec.has_tail, *norm,
+        *_norm_parameters(given, state, token), given["output_final_state"], out.numpy(), *sums,
     )  # fmt: skip
-    _over_heads(partial(loops.step, *arrays), heads, ready.folded[0].nbytes)
+    over_heads(partial(loops.step, *arrays), heads, ready.folded[0].nbytes)
     batch, kv_heads = state.key.shape[:2]
-    if divides:
+    if norm[0] != SUMS:
         return in_type(out.view(batch, 1, kv_heads * group, -1), given["query"].dtype)
     mass, count, peak = (torch.from_numpy(t).view(batch, kv_heads, group, 1, 1) for t in sums)
     weighing = Weighing(
@@ -180,7 +187,31 @@ def _outputs(
     return in_type(finished.view(batch, 1, kv_heads * group, -1), given["query"].dtype)
 
 
-def _over_heads(step: Callable[[int, int], None], heads: int, num_bytes: int) -> None:
+def _norm(normalizer: Normalizer, width: int) -> tuple[int, bool, float, float]:
+    """What the loop makes of its sums: (which, whether it subtracts the mean, eps, gain); rarer norms are left to reading.py."""
+    match normalizer:
+        case RowSum() if normalizer.is_pure:
+            return ROW_SUM, False, 0.0, 0.0
+        case L2():
+            return SCALE_FREE, False, 0.0, width**0.5 if normalizer.times_width else width**-0.5
+        case RMS() | Layer():
+            return SCALE_FREE, isinstance(normalizer, Layer), normalizer.eps, 1.0
+    return LEFT
+
+
+def _norm_parameters(given: dict[str, Any], state: AttentionState, token: Token) -> list[np.ndarray]:
+    """Weight and bias (G, R, e), (G, R, 0) where there is none."""
+    parameters, grouped = given["parameters"] or {}, (state.key.shape[1], token.query.shape[1])
+    tensors = [parameters.get(name) for name in ("norm_weight", "norm_bias")]
+    return [
+        np.empty((*grouped, 0), dtype=token.query.dtype)
+        if tensor is None
+        else array(in_type(tensor, state.key.dtype)).reshape(*grouped, -1)
+        for tensor in tensors
+    ]
+
+
+def over_heads(step: Callable[[int, int], None], heads: int, num_bytes: int) -> None:
     """step(first, last) over all heads, shared by torch's number of threads where there is much to read. Nobody spins meanwhile."""
     threads = min(torch.get_num_threads(), heads) if num_bytes >= SHARED else 1
     if threads == 1:
@@ -200,13 +231,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
-def _decays(state: AttentionState, token: Token, log_decay: Tensor | None, heads: int) -> tuple[np.ndarray, np.ndarray]:
-    """Log decay to the new token from each buffered key (N, L or 0) and from the last folded one (N,)."""
-    if log_decay is None:
-        return np.empty((heads, 0)), np.zeros(heads)
+def _decays(state: AttentionState, token: Token, log_decay: Tensor, heads: int) -> tuple[np.ndarray, np.ndarray]:
+    """Log decay to the new token from each buffered key (N, L) and from the last folded one (N,)."""
     fold_age = _with_decay(state).fold_age
     fold_age = fold_age if token.log_decay is None else fold_age + token.log_decay
-    return _array(log_decay).reshape(heads, -1), _array(fold_age).reshape(heads)
+    return array(log_decay).reshape(heads, -1), array(fold_age).reshape(heads)
 
 
 def _with_decay(state: AttentionState) -> Any:
@@ -222,7 +251,8 @@ def _extended(state: AttentionState, ready: Ready, token: Token, log_decay: Tens
     if log_decay is not None:
         before = _with_decay(state)
         step = 0 if token.log_decay is None else token.log_decay
-        changed["age"] = torch.cat([log_decay, torch.zeros_like(log_decay[..., :1])], dim=2)
+        # Not zeros like its first place: a buffer that was rolled back to nothing has none.
+        changed["age"] = torch.cat([log_decay, log_decay.new_zeros(*log_decay.shape[:2], 1)], dim=2)
         changed["fold_age"], changed["total_log_decay"] = before.fold_age + step, before.total_log_decay + step
     if token.running is not None and state.running_gate is not None:
         changed["running_gate"] = torch.cat([state.running_gate, token.running[..., None]], dim=2)
@@ -231,6 +261,6 @@ def _extended(state: AttentionState, ready: Ready, token: Token, log_decay: Tens
     return fold(extended, fold_target(extended)) if length >= ready.due else extended
 
 
-def _array(tensor: Tensor) -> np.ndarray:
+def array(tensor: Tensor) -> np.ndarray:
     """The same memory; a copy where it has gaps."""
-    return tensor.detach().contiguous().numpy()
+    return (tensor.detach() if tensor.requires_grad else tensor).contiguous().numpy()

@@ -9,6 +9,7 @@ from termwise.attention.kernels import Polynomial  # noqa: F401 (the docstring e
 from termwise.attention.monomials import total_width
 from termwise.attention.spec import AttentionSpec
 from termwise.attention.state import FOLD, RESERVE, num_recent, stored_orders
+from termwise.attention.tail import has_reference, mass_orders, moment_orders
 
 BLOCK = 256  # tokens of a chunk: a quarter less time than 64, whose many small operations count
 
@@ -51,7 +52,8 @@ def cost(spec: AttentionSpec, key_width: int, value_width: int, length: int, kv_
             raise ValueError(f"cost: {name}={size!r}; allowed are whole numbers from 1")
     num_features = total_width(key_width, stored_orders(spec))
     pair = key_width + value_width
-    moment_bytes = 4 * num_features * (value_width + 1) * kv_heads
+    numbers = _moment_numbers(spec, key_width, value_width)
+    moment_bytes = 4 * numbers * kv_heads
     buffered = num_buffered(spec, length)
     has_break_even = spec.is_constant_size and num_features > 0
     return Cost(
@@ -59,37 +61,69 @@ def cost(spec: AttentionSpec, key_width: int, value_width: int, length: int, kv_
         features=num_features,
         moment_bytes=moment_bytes,
         state_bytes=moment_bytes
-        + _buffer_bytes(spec, pair, buffered, kv_heads)
+        + _buffer_bytes(spec, pair, buffered, kv_heads, length)
         + _constant_bytes(spec, key_width, kv_heads),
         cache_bytes=4 * pair * length * kv_heads,
         cache_bytes_half=2 * pair * length * kv_heads,
-        break_even=round(num_features * (value_width + 1) / pair) if has_break_even else None,
-        break_even_half=round(2 * num_features * (value_width + 1) / pair) if has_break_even else None,
-        step_operations=kv_heads * (4 * num_features * (value_width + 1) + 2 * pair * buffered),
+        break_even=round(numbers / pair) if has_break_even else None,
+        break_even_half=round(2 * numbers / pair) if has_break_even else None,
+        step_operations=kv_heads * (4 * numbers + 2 * pair * buffered),
     )
+
+
+def _moment_numbers(spec: AttentionSpec, key_width: int, value_width: int) -> int:
+    """Numbers of one head's moments and mass; of each group its own, where keys leave at fixed positions."""
+    if not spec.evicts:
+        return total_width(key_width, stored_orders(spec)) * (value_width + 1)
+    if not spec.has_tail:
+        return 0
+    moments, mass = (total_width(key_width, orders) for orders in (moment_orders(spec), mass_orders(spec)))
+    return spec.kernel.centers * (moments * value_width + mass)
 
 
 def num_buffered(spec: AttentionSpec, length: int) -> int:
     """Keys in the exact buffer after `length` tokens: all of a cache; else sinks, window, and 64 to 127 not folded yet.
+
+    Where keys leave at fixed positions: sinks, window, heavy ones, and those that have come since.
 
     >>> [num_buffered(AttentionSpec(Polynomial((0, 1, 2))), length) for length in (100, 128, 191, 192)]
     [100, 64, 127, 64]
     """
     if not spec.is_constant_size:
         return length
+    if spec.local is not None and spec.evicts:
+        return spec.local.num_held(length)
     folded = max(0, length - (num_recent(spec) - 1) - RESERVE) // FOLD * FOLD
     sinks = spec.local.sinks if spec.local else 0
     return length - max(0, folded - sinks)
 
 
-def _buffer_bytes(spec: AttentionSpec, pair: int, buffered: int, kv_heads: int) -> int:
-    """Keys and values, log decay in fp64 and running gate of each head; one rank for all heads."""
+def _buffer_bytes(spec: AttentionSpec, pair: int, buffered: int, kv_heads: int, length: int) -> int:
+    """Keys and values, log decay in fp64 and running gate of each head; one rank for all heads.
+
+    Where keys leave at fixed positions: keys, values and ranks of each head, what its slots have received, and what each query
+    since has given to every one of them.
+    """
+    if spec.local is not None and spec.evicts:
+        num_given = spec.local.num_given(length)
+        noted = 4 * (1 + num_given) * kv_heads if spec.local.heavy else 0
+        return buffered * ((4 * pair + 8) * kv_heads + noted) + (8 * num_given if spec.local.heavy else 0)
     per_head = 4 * pair + (8 if spec.log_decay else 0) + (4 if spec.needs_running_gate else 0)
     return buffered * (per_head * kv_heads + 8)
 
 
+def shared_bytes(spec: AttentionSpec, length: int) -> int:
+    """What the sequences of a batch without padding keep once: count, boundary, and ranks that no head has for itself."""
+    if spec.local is not None and spec.evicts:
+        return 16 + (8 * spec.local.num_given(length) if spec.local.heavy else 0)
+    return 16 + 8 * num_buffered(spec, length)
+
+
 def _constant_bytes(spec: AttentionSpec, key_width: int, kv_heads: int) -> int:
     """Count and boundary once; decayed count, reference key, two log decays and the running gate sum a head."""
+    if spec.evicts:
+        each = 1 + (key_width if has_reference(spec) else 0)
+        return 16 + 4 * kv_heads * (each * spec.kernel.centers if spec.has_tail else 1)
     per_head = 4 + (16 if spec.log_decay else 0) + (4 if spec.needs_running_gate else 0)
     return 16 + kv_heads * (per_head + (4 * key_width if spec.has_tail and spec.kernel.is_centered else 0))
 

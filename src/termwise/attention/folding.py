@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from termwise.attention import reuse
 from termwise.attention.backends import loops_for, wants_gradient
 from termwise.attention.backends.gradients import folded
 from termwise.attention.backends.products import fold_into
@@ -189,7 +190,7 @@ def _fold_moments(state: AttentionState, is_far: Tensor, anchor: Tensor | None, 
             new = folded(loops, tables, flat[0], flat[1], flat[2], flat[3], flat[4])
         else:
             is_free = is_ours or moments is not state.moments
-            new = (flat[0], flat[1]) if is_free else (torch.empty_like(flat[0]), torch.empty_like(flat[1]))
+            new = (flat[0], flat[1]) if is_free else (reuse.empty(flat[0], *flat[0].shape), torch.empty_like(flat[1]))
             fold_into(loops, tables, flat[0], flat[1], flat[2], flat[3], flat[4], None if is_free else new)
         moments, mass = new[0].view_as(moments), new[1].view_as(mass)
         changed = dataclasses.replace(state, moments=moments, mass=mass, decayed_count=count + weight.sum(dim=2))

@@ -21,11 +21,12 @@ from termwise.attention.blocks import run_blocks
 from termwise.attention.call import prepare
 from termwise.attention.checks import check
 from termwise.attention.choice import choose_form
+from termwise.attention.evicting import run_evicting
 from termwise.attention.fused import attend_fused
 from termwise.attention.rows import RowCounts
 from termwise.attention.spec import AttentionSpec
 from termwise.attention.state import AttentionState
-from termwise.attention.step import attend_step
+from termwise.attention.step import attend_step, repeat_step
 
 __all__ = ["attend", "choose_form"]
 
@@ -49,6 +50,7 @@ def attend(
     chunk_size: int | None = None,
     row_counts: RowCounts | None = None,
     query_mask: Bool[Tensor, "B T"] | None = None,
+    record_past: bool = False,
 ) -> tuple[Float[Tensor, "B T H e"], AttentionState | None]:
     """Attention of `spec`: (output, final state or None).
 
@@ -60,6 +62,8 @@ def attend(
     `cu_seqlens` (0, ..., T) packs documents along the one row of the batch: they share nothing, and a state then has one
     sequence a document. A gate or decay tensor that the spec does not declare is used all the same. `parameters`: learned
     tensors the spec declares, `running_gate_score` (B, S, G), and optionally `reference_key` (G, d).
+    `record_past`: where keys leave the exact slots at fixed positions only (`evict_every`), the final state keeps what
+    `rollback` of 64 tokens needs; all other states can do it anyway.
     `form`: auto, parallel, chunked, recurrent, fused or reference; `chunk_size` (default 256; without compiled loops 64, less where
     features are many) is for chunked alone.
     Sums are fp32 or wider whatever the inputs are; the output has the query's type. Source: math sections 1-6, 9-11.
@@ -70,6 +74,8 @@ def attend(
     (torch.Size([1, 3, 1, 2]), [3])
     """
     given = dict(locals())
+    if initial_state is not None and (done := repeat_step(given)) is not None:
+        return done
     check(given)
     if cu_seqlens is not None:
         return packing.attend_packed(given, attend)
@@ -80,7 +86,8 @@ def attend(
         from termwise.attention.reference import attend_reference
 
         return attend_reference(call)
-    out, state = attend_fused(call) if call.form == "fused" else run_blocks(call)
+    run = run_evicting if spec.evicts else attend_fused if call.form == "fused" else run_blocks
+    out, state = run(call)
     return call.restore(out), None if state is None else _owned(state, key, value)
 
 

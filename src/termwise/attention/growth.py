@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
+
+from termwise.attention import reuse
 
 if TYPE_CHECKING:
     from termwise.attention.state import AttentionState
@@ -23,9 +26,15 @@ class Room:
 
     key: Tensor  # (B, G, places, d)
     value: Tensor  # (B, G, places, e)
-    rank: Tensor  # (B or 1, places)
+    rank: Tensor  # (B or 1, places), or (B, G, places)
     used: int
+    received: Tensor | None = (
+        None  # (B, G, places), given (B, G, rows, places), given_rank (B or 1, rows): evicting_state.py
+    )
+    given: Tensor | None = None
+    given_rank: Tensor | None = None
     ready: Any = None  # arrays of the compiled step, see compiled_step.py
+    known: Any = None  # the kind of step that was checked, see step.py
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -43,7 +52,8 @@ class Room:
             and state.value.data_ptr() == self.value.data_ptr()
             and state.rank.data_ptr() == self.rank.data_ptr()
             and state.key.shape[:2] == self.key.shape[:2]
-            and state.rank.shape[0] == self.rank.shape[0]
+            and state.rank.shape[:-1] == self.rank.shape[:-1]
+            and _follows(state.given, self.given)
             and state.key.stride() == self.key.stride()
             # torch lets nobody write into a tensor of inference mode outside of it.
             and (torch.is_inference_mode_enabled() or not self.key.is_inference())
@@ -59,13 +69,18 @@ class Room:
             self.used += is_free
             return is_free
 
-    def upto(self, length: int) -> dict[str, Tensor]:
-        """What a state of `length` buffered keys holds."""
-        return {
+    def upto(self, length: int, num_given: int = 0) -> dict[str, Tensor]:
+        """What a state of `length` buffered keys holds, and of what so many queries have given them."""
+        found = {
             "key": self.key.narrow(2, 0, length),
             "value": self.value.narrow(2, 0, length),
-            "rank": self.rank.narrow(1, 0, length),
+            "rank": self.rank.narrow(-1, 0, length),
         }
+        if self.received is not None and self.given is not None and self.given_rank is not None:
+            found["received"] = self.received.narrow(2, 0, length)
+            found["given"] = self.given.narrow(2, 0, num_given).narrow(3, 0, length)
+            found["given_rank"] = self.given_rank.narrow(1, 0, num_given)
+        return found
 
     def put(self, place: int, key: Tensor, value: Tensor, rank: Tensor) -> None:
         """One key and value (B, G, 1, .) and its rank (B or 1, 1) in a place that was claimed."""
@@ -83,15 +98,35 @@ def room_behind(state: AttentionState, places: int) -> Room:
         return state.room
     batch, kv_heads, _, d = state.key.shape
     room = Room(
-        state.key.new_empty(batch, kv_heads, places, d),
-        state.value.new_empty(batch, kv_heads, places, state.value.shape[3]),
-        torch.empty(state.rank.shape[0], places, dtype=torch.int64, device=state.rank.device),
+        reuse.empty(state.key, batch, kv_heads, places, d),
+        reuse.empty(state.value, batch, kv_heads, places, state.value.shape[3]),
+        state.rank.new_empty(*state.rank.shape[:-1], places),
         length + 1,
     )
     for whole, part in zip((room.key, room.value), (state.key, state.value), strict=True):
         whole[:, :, :length] = part
-    room.rank[:, :length] = state.rank
+    room.rank[..., :length] = state.rank
+    _note(room, state, places - length)
     return room
+
+
+def _note(room: Room, state: AttentionState, num_more: int) -> None:
+    """What queries have given the keys, with zeros behind it: later keys have been given nothing."""
+    if state.received is None or state.given is None or state.given_rank is None:
+        return
+    after = room.key.shape[2] - state.key.shape[2]
+    room.received = pad(state.received, (0, after))
+    room.given = pad(state.given, (0, after, 0, num_more))
+    room.given_rank = pad(state.given_rank, (0, num_more))
+
+
+def _follows(part: Tensor | None, whole: Tensor | None) -> bool:
+    """Whether the rows of a state are the first ones of the room's, with another one behind them."""
+    if part is None or whole is None:
+        return part is None and whole is None
+    # A part without rows may stand anywhere.
+    is_there = part.numel() == 0 or part.data_ptr() == whole.data_ptr()
+    return is_there and part.stride()[:3] == whole.stride()[:3] and part.shape[2] < whole.shape[2]
 
 
 def replaced(state: AttentionState, **changed: Any) -> AttentionState:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 MAPS = ("identity", "elu1", "relu", "unit")
+GROUP_ORDERS = ((0,), (0, 1), (0, 1, 2))  # of a tail around several centers
 MAX_ORDER = 79  # the 80-term series; factorials beyond stay exact in float64 but nobody needs the state
 
 
@@ -26,6 +27,7 @@ class Kernel(abc.ABC):
 
     allow_negative = False
     center = "zero"
+    centers = 1
 
     @property
     def dense(self) -> tuple[float, ...] | None:
@@ -165,6 +167,8 @@ class Polynomial(Kernel):
 
     center="zero": m = 0. center="mean": m is the query's mean score over the keys in the state, so that the weights, like
     softmax's, do not change when one vector is added to all keys (exp(m) cancels under a row sum or a scale-free norm).
+    `centers`: that many groups of keys, each around its own mean score, w = exp(m_g) sum_n b_n (x - m_g)^n; a key belongs to
+    the nearest of the calibrated `parameters["centers"]`. It needs exact slots with `evict_every`, which say when a key joins.
     `coefficients`: "taylor", `Minimax(radius)`, or one number per order.
     Source: Mongaras and Larson 2025, section 3.
 
@@ -178,6 +182,7 @@ class Polynomial(Kernel):
     coefficients: str | Minimax | tuple[float, ...] = "taylor"
     center: str = "zero"
     allow_negative: bool = False
+    centers: int = 1
 
     def __post_init__(self) -> None:
         if not isinstance(self.orders, Iterable):
@@ -199,6 +204,7 @@ class Polynomial(Kernel):
             )
         if self.center not in ("zero", "mean"):
             raise ValueError(f"Polynomial: center={self.center!r}; allowed are 'zero' and 'mean'")
+        self._validate_centers()
         if isinstance(self.coefficients, str) and self.coefficients != "taylor":
             raise ValueError(
                 f"Polynomial: coefficients={self.coefficients!r}; allowed are 'taylor', Minimax(radius) or one number per order"
@@ -212,6 +218,21 @@ class Polynomial(Kernel):
                 raise ValueError(
                     f"Polynomial: coefficients={self.coefficients!r}; all must be finite and the last one not zero"
                 )
+
+    def _validate_centers(self) -> None:
+        given = self.centers
+        if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+            raise ValueError(f"Polynomial: centers={given!r}; allowed are whole numbers from 1, e.g. 32")
+        if given > 1 and self.center != "mean":
+            raise ValueError(
+                f"Polynomial: centers={given} with center={self.center!r}; each group is expanded around its own mean score: "
+                "use center='mean', or centers=1"
+            )
+        if given > 1 and self.orders not in GROUP_ORDERS:
+            raise ValueError(
+                f"Polynomial: centers={given} with orders={self.orders!r}; allowed are {', '.join(map(str, GROUP_ORDERS))}: memory "
+                "buys more as further centers than as higher orders. Use one of them, or centers=1"
+            )
 
     @functools.cached_property
     def dense(self) -> tuple[float, ...]:
@@ -247,11 +268,13 @@ class Polynomial(Kernel):
 
     @property
     def formula(self) -> str:
-        y = "(x - mean)" if self.is_centered else "x"
+        y = "(x - m)" if self.centers > 1 else "(x - mean)" if self.is_centered else "x"
         names = ", ".join(map(str, self.orders)) if len(self.orders) < 6 else f"{self.orders[0]}..{self.orders[-1]}"
         if isinstance(self.coefficients, Minimax):
-            return f"sum over n in {{{names}}} of b_n {y}^n, minimax on +-{self.coefficients.radius:g}"
-        return f"sum over n in {{{names}}} of " + (f"{y}^n / n!" if self.coefficients == "taylor" else f"b_n {y}^n")
+            text = f"sum over n in {{{names}}} of b_n {y}^n, minimax on +-{self.coefficients.radius:g}"
+        else:
+            text = f"sum over n in {{{names}}} of " + (f"{y}^n / n!" if self.coefficients == "taylor" else f"b_n {y}^n")
+        return text if self.centers == 1 else f"exp(m) {text} in {self.centers} groups of mean m"
 
 
 @functools.cache
@@ -332,6 +355,9 @@ class FeatureMap(Kernel):
             raise ValueError(f"FeatureMap: power_of={self.power_of!r}; allowed are 'features' and 'product'")
         if self.clamp is not None and not math.isfinite(self.clamp):
             raise ValueError(f"FeatureMap: clamp={self.clamp!r}; allowed is None or a finite number")
+        if self.power == 1:
+            # Both first powers are one value, and have one name.
+            object.__setattr__(self, "power_of", "features")
 
     @property
     def dense(self) -> tuple[float, ...] | None:

@@ -127,3 +127,11 @@ def translate(moments: Tensor, shift: Tensor, orders: tuple[int, ...]) -> Tensor
             moved = moved.index_add(-2, torch.from_numpy(to).to(device), addend)
         moments = moved
     return moments
+
+
+def recentred(dense: tuple[float, ...], shift: Tensor, order: int) -> Tensor:
+    """c_n of sum_n c_n z^n = sum_j b_j (z + shift)^j:  c_n = sum_{j>=n} b_j C(j, n) shift^(j-n)."""
+    out = torch.zeros_like(shift)
+    for j in range(len(dense) - 1, order - 1, -1):
+        out = out * shift + dense[j] * comb(j, order)
+    return out

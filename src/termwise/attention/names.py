@@ -1,10 +1,12 @@
 """Short names of specs, and their parser. Names are read once, at the edge.
 
-KERNEL[!][@mean][+wN[sM]][|NORM][+gi|+gc][+gb|+ga][+decay]
+KERNEL[!][@mean[N]][+wN[sM][hK][eE]][|NORM][+gi|+gc][+gb|+ga][+decay]
 KERNEL  exp, exp<5 (clamp 5), taylor:0..2, taylor:0,2, minimax3:0..4, power:2, elu1, relu, unit, identity, elu1^2
         (features squared), elu1:2 (product squared), relu/sqrtd (scale 1/sqrt(d)), relu<5 (clamp), drop
 NORM    rowsum (default), rowsum>=1, rowsum>=1~ (no gradient), rowsum+0.0001, l2, l2e, rms, layer, count, identity,
         runninggate, runninggate>=1, runninggate*count; rms+0.001- (eps; no weight), layer-b (no bias), layer-w
+@mean32 around the means of 32 groups of keys
++w64s4h32e16  window, sinks, heavy slots, keys leave every 16 (64 where h stands without e)
 !       allow_negative      gi/gc  input gate, count gate      gb/ga  output gate before/after the norm
 """
 
@@ -19,7 +21,7 @@ from termwise.attention.normalizers import L2, RMS, Count, Identity, Layer, Norm
 from termwise.attention.refusals import nearest
 
 if TYPE_CHECKING:
-    from termwise.attention.spec import AttentionSpec
+    from termwise.attention.spec import AttentionSpec, Local
 
 _NUMBER = r"-?[0-9]+(?:\.[0-9]+)?(?:e-?[0-9]+)?"
 _KERNEL_WORDS = ("exp", "taylor:0..2", "minimax3:0..2", "power:2", "drop", *MAPS)
@@ -30,14 +32,23 @@ def short_name(spec: AttentionSpec) -> str:
         _kernel_name(spec.kernel)
         + ("!" if spec.kernel.allow_negative else "")
         + ("@mean" if spec.kernel.is_centered else "")
+        + (str(spec.kernel.centers) if spec.kernel.centers > 1 else "")
     )
     if spec.local is not None:
-        name += f"+w{spec.local.window}" + (f"s{spec.local.sinks}" if spec.local.sinks else "")
+        name += f"+{_local_name(spec.local)}"
     norm = _normalizer_name(spec.normalizer)
     name += "" if norm == "rowsum" else f"|{norm}"
     name += {False: "", True: "+gi", "count": "+gc"}[spec.input_gate]
     name += {None: "", "before": "+gb", "after": "+ga"}[spec.output_gate]
     return name + ("+decay" if spec.log_decay else "")
+
+
+def _local_name(local: Local) -> str:
+    from termwise.attention.spec import EVICT_EVERY
+
+    name = f"w{local.window}" + (f"s{local.sinks}" if local.sinks else "") + (f"h{local.heavy}" if local.heavy else "")
+    is_told = local.evict_every is not None and not (local.heavy and local.evict_every == EVICT_EVERY)
+    return name + (f"e{local.evict_every}" if is_told else "")
 
 
 def _kernel_name(kernel: Kernel) -> str:
@@ -95,28 +106,32 @@ def _normalizer_name(norm: Normalizer) -> str:
 def parse(text: str) -> AttentionSpec:
     """The spec a short name stands for.
 
-    >>> parse("taylor:0..2@mean+w64s4").local
-    Local(window=64, sinks=4)
+    >>> parse("taylor:0..2@mean+w64s4h32").local
+    Local(window=64, sinks=4, heavy=32, evict_every=64)
     >>> parse("exp|l2+ga").output_gate
     'after'
     """
     from termwise.attention.spec import AttentionSpec, Local
 
     pattern = (
-        r"(?P<kernel>[^!@+|]+?)(?P<forced>!)?(?P<mean>@mean)?(?:\+w(?P<window>\d+)(?:s(?P<sinks>\d+))?)?"
+        r"(?P<kernel>[^!@+|]+?)(?P<forced>!)?(?P<mean>@mean(?P<centers>\d+)?)?"
+        r"(?:\+w(?P<window>\d+)(?:s(?P<sinks>\d+))?(?:h(?P<heavy>\d+))?(?:e(?P<every>\d+))?)?"
         rf"(?:\|(?P<norm>[a-z0-9]+(?:>={_NUMBER})?(?:\+{_NUMBER})?(?:\*count)?[-~]?[bw]?))?"
         r"(?:\+(?P<input>gi|gc))?(?:\+(?P<output>gb|ga))?(?P<decay>\+decay)?"
     )
     found = re.fullmatch(pattern, text.strip())
     if not found:
         raise ValueError(
-            f"{text!r} is no attention name; the form is KERNEL[!][@mean][+wNsM][|NORM][+gi][+ga][+decay], e.g. taylor:0..2@mean+w64s4"
+            f"{text!r} is no attention name; the form is KERNEL[!][@mean][+wNsMhKeE][|NORM][+gi][+ga][+decay], e.g. taylor:0..2@mean+w64s4"
         )
     local = None
     if found["window"]:
-        local = Local(int(found["window"]), int(found["sinks"] or 0))
+        every = int(found["every"]) if found["every"] else None
+        local = Local(int(found["window"]), int(found["sinks"] or 0), int(found["heavy"] or 0), every)
     return AttentionSpec(
-        kernel=_parse_kernel(found["kernel"], center="mean" if found["mean"] else "zero", forced=bool(found["forced"])),
+        kernel=_parse_kernel(
+            found["kernel"], "mean" if found["mean"] else "zero", bool(found["forced"]), int(found["centers"] or 1)
+        ),
         normalizer=_parse_normalizer(found["norm"] or "rowsum"),
         input_gate="count" if found["input"] == "gc" else found["input"] == "gi",
         output_gate={None: None, "gb": "before", "ga": "after"}[found["output"]],
@@ -133,7 +148,7 @@ def _parse_orders(text: str) -> tuple[int, ...]:
     return tuple(int(n) for n in text.split(","))
 
 
-def _parse_kernel(text: str, center: str, forced: bool) -> Kernel:
+def _parse_kernel(text: str, center: str, forced: bool, centers: int) -> Kernel:
     coefficients: str | Minimax | tuple[float, ...]
     if found := re.fullmatch(rf"(taylor|minimax({_NUMBER})|polynomial):([0-9.,]+?)(?:\(([^)]*)\))?", text):
         coefficients = "taylor"
@@ -141,7 +156,7 @@ def _parse_kernel(text: str, center: str, forced: bool) -> Kernel:
             coefficients = Minimax(float(found[2]))
         if found[4]:
             coefficients = tuple(float(b) for b in found[4].split(","))
-        return Polynomial(_parse_orders(found[3]), coefficients, center, forced)
+        return Polynomial(_parse_orders(found[3]), coefficients, center, forced, centers)
     if center == "mean":
         raise ValueError(f"@mean belongs to a Taylor or minimax kernel, not to {text!r}; e.g. taylor:0..2@mean")
     kernel: Kernel | None = None

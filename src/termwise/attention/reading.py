@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from math import comb
 
 import torch
 from torch import Tensor
@@ -18,7 +17,7 @@ from termwise.attention.backends.products import shared_coefficients
 from termwise.attention.backends.tables import tables_of
 from termwise.attention.folding import keys_at_a_time
 from termwise.attention.kernels import Exp
-from termwise.attention.monomials import features, multiplicities
+from termwise.attention.monomials import features, multiplicities, recentred
 from termwise.attention.normalizers import VANISHING, RowSum, Sums
 from termwise.attention.rows import RowCounts
 from termwise.attention.safe import away_from_zero, is_faded
@@ -334,11 +333,3 @@ class _Folded:
         if shift is None:
             return torch.cat([f * dense[n] for f, n in zip(factors, orders, strict=True)])
         return torch.cat([f * recentred(dense, shift, n) for f, n in zip(factors, orders, strict=True)], dim=-1)
-
-
-def recentred(dense: tuple[float, ...], shift: Tensor, order: int) -> Tensor:
-    """c_n of sum_n c_n z^n = sum_j b_j (z + shift)^j:  c_n = sum_{j>=n} b_j C(j, n) shift^(j-n)."""
-    out = torch.zeros_like(shift)
-    for j in range(len(dense) - 1, order - 1, -1):
-        out = out * shift + dense[j] * comb(j, order)
-    return out

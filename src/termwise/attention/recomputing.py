@@ -106,17 +106,20 @@ class Outputs:
 
 
 def run_recomputing(
-    step: Step, inputs: Inputs, length: int, size: int, row_counts: RowCounts | None
+    step: Step,
+    inputs: Inputs,
+    bounds: Sequence[tuple[int, int]],
+    row_counts: RowCounts | None,
+    reading_matters: bool = False,
 ) -> tuple[Tensor | None, AttentionState]:
-    """Outputs of all blocks of `size`, joined along the queries, and the last state.
+    """Outputs of all blocks, joined along the queries, and the last state.
 
-    Gradients reach every tensor of `inputs`; bad rows are counted in the forward pass alone. Errors: RuntimeError for a gradient
-    of a gradient.
+    `reading_matters`: states depend on what the queries have read. Gradients reach every tensor of `inputs`; bad rows are
+    counted in the forward pass alone. Errors: RuntimeError for a gradient of a gradient.
     """
     tensors = inputs.tensors
     shell = inputs.holding(dict.fromkeys(tensors, torch.empty(0)))
-    starts = range(0, length, size)
-    loop = _Loop(step, shell, tuple(tensors), tuple((i, min(i + size, length)) for i in starts))
+    loop = _Loop(step, shell, tuple(tensors), tuple(bounds), reading_matters)
     out, state, *changed = _Recomputing.apply(loop, row_counts, *tensors.values())
     return out, dataclasses.replace(state, **dict(zip(_floating(state), changed, strict=True)))
 
@@ -129,6 +132,7 @@ class _Loop:
     shell: Inputs
     names: tuple[tuple[str, str], ...]
     bounds: tuple[tuple[int, int], ...]
+    reading_matters: bool
 
     @property
     def segment(self) -> int:
@@ -206,10 +210,10 @@ def _backwards(
         first = (len(kept) - 1) * loop.segment
         states, bounds = [kept.pop()], loop.bounds[first : first + loop.segment]
         for start, stop in bounds[:-1]:
-            unread = dataclasses.replace(inputs.block(start, stop), state=states[-1], queries=None)
-            states.append(loop.run(unread)[1])
-        for block in reversed(bounds):
-            yield block, states.pop()
+            block = dataclasses.replace(inputs.block(start, stop), state=states[-1])
+            states.append(loop.run(block if loop.reading_matters else dataclasses.replace(block, queries=None))[1])
+        for ends in reversed(bounds):
+            yield ends, states.pop()
 
 
 def _leaves(block: Inputs, wanted: set[tuple[str, str]]) -> Inputs:
@@ -217,8 +221,8 @@ def _leaves(block: Inputs, wanted: set[tuple[str, str]]) -> Inputs:
     carries = any(owner in ("state", "keys") for owner, _ in wanted)
 
     def leaf(name: tuple[str, str], tensor: Tensor) -> Tensor:
-        # The reference is made without gradients, so it has one only where the first state's is wanted.
-        is_passed_on = name[0] == "state" and name[1] != "reference" and carries
+        # These are made without gradients, so they have one only where the first state's is wanted.
+        is_passed_on = name[0] == "state" and name[1] not in ("reference", "received", "given") and carries
         return tensor.detach().requires_grad_(tensor.is_floating_point() and (is_passed_on or name in wanted))
 
     return block.holding({name: leaf(name, t) for name, t in block.tensors.items()})

@@ -46,6 +46,12 @@ def _findings(spec: AttentionSpec) -> list[tuple[str, AttentionSpec | None]]:
         found.append(("the identity map is the plain power of q.k", power))
     if isinstance(kernel, Polynomial) and len(kernel.orders) == 1 and norm.is_mass_free and spec.local is None:
         found.append(("a coefficient on a single order is a common factor on all weights and cancels", None))
+    local = spec.local
+    if local is not None and local.evict_every == 1 and not local.heavy and kernel.centers == 1:
+        ordinary = dataclasses.replace(local, evict_every=None)
+        found.append(
+            ("keys that leave one at a time leave an ordinary window", dataclasses.replace(spec, local=ordinary))
+        )
     if isinstance(norm, Layer) and not norm.weight and not norm.bias and not spec.has_tail:
         found.append(("without weight and bias LayerNorm is RMS of the centred output", None))
     return found

@@ -25,6 +25,10 @@ from termwise.attention.state import FOLD, RESERVE, AttentionState, num_recent, 
 
 def attend_reference(call: Call) -> tuple[Tensor, AttentionState | None]:
     """Outputs (B, T, H, e) in float64, then in the query's type; the final state likewise in float64."""
+    if call.spec.evicts:
+        from termwise.attention.evicting_reference import attend_evicting
+
+        return attend_evicting(call)
     query = call.queries.query.double()
     rows = [_sequence(call, b) for b in range(query.shape[0])]
     out = torch.stack(rows)  # (B, G, R, T, e)
@@ -174,7 +178,9 @@ def _reference_sequence(call: Call, b: int) -> AttentionState:
         reference = first.detach()
         mapped = mapped - reference[:, None]
     moments, mass = (
-        _moments(spec, mapped, value, {s: (until[s] - anchor).exp() for s in folded}) if spec.has_tail else (None, None)
+        moments_of(stored_orders(spec), mapped, value, {s: (until[s] - anchor).exp() for s in folded})
+        if spec.has_tail
+        else (None, None)
     )
     running = None
     if spec.needs_running_gate:
@@ -199,8 +205,11 @@ def _reference_sequence(call: Call, b: int) -> AttentionState:
     )  # fmt: skip
 
 
-def _moments(spec, mapped: Tensor, value: Tensor, weight: dict[int, Tensor]) -> tuple[Tensor, Tensor]:
-    names = list(itertools.chain.from_iterable(exponents(mapped.shape[-1], n) for n in stored_orders(spec)))
+def moments_of(
+    orders: tuple[int, ...], mapped: Tensor, value: Tensor, weight: dict[int, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Moments (1, G, F, e) and mass (1, G, F) of the keys in `weight`, from mapped keys (G, S, d) and values (G, S, e)."""
+    names = list(itertools.chain.from_iterable(exponents(mapped.shape[-1], n) for n in orders))
     moments, mass = [], []
     for name in names:
         terms = [w * math.prod((mapped[:, s, i] for i in name), start=torch.ones_like(w)) for s, w in weight.items()]
@@ -215,8 +224,13 @@ def reference_rows(
 ) -> Tensor:
     """Outputs (B, rows, H, e) of single queries of a causal sequence in float64: the definition where all rows would take too long.
 
-    `options`: gates, decay, scale and parameters as for `attend`.
+    `options`: gates, decay, scale and parameters as for `attend`. Errors: ValueError where a row depends on what earlier ones
+    have read (`evict_every`).
     """
+    if spec.evicts:
+        raise ValueError(
+            f"{spec.short_name}: which keys a row sees depends on all rows before; use form='reference', or form='parallel' in float64"
+        )
     names = ("scale", "key_mask", "input_gate", "output_gate", "log_decay", "parameters", "initial_state", "chunk_size")
     given: dict[str, Any] = dict.fromkeys((*names, "row_counts", "query_mask")) | options
     call = prepare(query, key, value, spec, causal=True, output_final_state=False, form="reference", **given)

@@ -48,6 +48,13 @@ def check_spec(spec: AttentionSpec) -> None:
         raise ValueError(
             f"kernel {spec.kernel.formula} has no finite state for the far keys of `local`; remove its clamp"
         )
+    if spec.local is not None and spec.evicts:
+        _check_evicting(spec, spec.local)
+    if spec.kernel.centers > 1 and not spec.evicts:
+        raise ValueError(
+            f"centers={spec.kernel.centers} with local={spec.local!r}: keys join the group of their center when they leave exact slots at "
+            "fixed positions; give local=Local(window=64, sinks=4, evict_every=64), with heavy=64 for more exact keys, or leave centers=1"
+        )
 
 
 def _check_types(spec: AttentionSpec) -> None:
@@ -109,6 +116,28 @@ def _check_row_sum(kernel: Kernel, normalizer: RowSum, local: Local | None) -> N
         f"a row sum over {kernel.formula} can vanish or turn negative (its least weight is {low}); use {way_out}, a norm such as "
         "L2(), or allow_negative=True to force it (bad rows are then counted)"
     )
+
+
+def _check_evicting(spec: AttentionSpec, local: Local) -> None:
+    """What slots that keys leave at fixed positions do not go with."""
+    given = (
+        f"local=Local(window={local.window}, sinks={local.sinks}, heavy={local.heavy}, evict_every={local.evict_every})"
+    )
+    if not isinstance(spec.kernel, (Drop, Polynomial)):
+        raise ValueError(
+            f"{given} with kernel {spec.kernel.formula}: the tail behind such slots is Polynomial(...) or Drop(); "
+            "or leave out heavy and evict_every"
+        )
+    if spec.log_decay:
+        raise ValueError(
+            f"{given} with log_decay: keys that left at other times would have decayed by other amounts; leave out log_decay, or "
+            "heavy and evict_every"
+        )
+    if not (isinstance(spec.normalizer, RowSum) and spec.normalizer.is_pure):
+        raise ValueError(
+            f"{given} with {spec.normalizer.formula}: what a slot receives is w / Z; use normalizer=RowSum(), or leave out heavy "
+            "and evict_every"
+        )
 
 
 def check_causality(spec: AttentionSpec, causal: bool, num_queries: int, num_keys: int, has_state: bool) -> None:

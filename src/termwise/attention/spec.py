@@ -9,21 +9,59 @@ from typing import Any, Literal
 from termwise.attention.kernels import Drop, Exp, FeatureMap, Kernel, Minimax, Polynomial, Power
 from termwise.attention.normalizers import L2, RMS, Count, Identity, Layer, Normalizer, RowSum, RunningGateSum
 
+EVICT_EVERY = 64  # keys, where heavy slots are asked for without saying
+CALIBRATED = ("centers",)  # declared tensors that are set from real keys, not learned
+
 
 @dataclass(frozen=True)
 class Local:
     """Exact slots: the last `window` real keys, self included, and the first `sinks` real keys of each document.
 
-    They use exp(x); all other keys use the kernel ("tail"). Source: Xiao et al. 2023 (sinks); math: section 6.
+    They use exp(x); all other keys use the kernel ("tail"). With `evict_every` keys leave only when the number of real keys
+    seen, the new one included, is a multiple of it; until then they stay exact, at most window + sinks + heavy + evict_every - 1
+    of them. `heavy`: so many of the others stay as well, those of the greatest received weight: what the group's queries have
+    given the key so far (w / Z, summed), ties to the older one. `evict_every` is 64 where `heavy` is given without it.
+    Source: Xiao et al. 2023 (sinks), Zhang et al. 2023 (heavy hitters); math: section 6.
+
+    >>> Local(window=64, sinks=4, heavy=32).evict_every
+    64
     """
 
     window: int
     sinks: int = 0
+    heavy: int = 0
+    evict_every: int | None = None
 
     def __post_init__(self) -> None:
-        for name, value, least in (("window", self.window, 1), ("sinks", self.sinks, 0)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(f"Local: {name}={value!r}; allowed are whole numbers from {least}")
+        if self.evict_every is None and self.heavy:
+            object.__setattr__(self, "evict_every", EVICT_EVERY)
+        least = {"window": 1, "sinks": 0, "heavy": 0} | ({} if self.evict_every is None else {"evict_every": 1})
+        for name, lowest in least.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
+                raise ValueError(f"Local: {name}={value!r}; allowed are whole numbers from {lowest}")
+
+    def num_held(self, num_keys: int) -> int:
+        """Exact slots after so many real keys, where keys leave at multiples of `evict_every`.
+
+        >>> [Local(window=8, sinks=2, heavy=4, evict_every=16).num_held(n) for n in (15, 16, 31, 32)]
+        [15, 14, 29, 14]
+        """
+        assert self.evict_every is not None
+        waiting = num_keys % self.evict_every
+        return min(num_keys - waiting, self.window + self.sinks + self.heavy) + waiting
+
+    def num_given(self, num_keys: int) -> int:
+        """Queries since keys last left, that of the key which made them leave included."""
+        assert self.evict_every is not None
+        return num_keys % self.evict_every + (num_keys >= self.evict_every)
+
+    @property
+    def formula(self) -> str:
+        """Which keys are exact, in words."""
+        text = f"the last {self.window}" + (f" and first {self.sinks}" if self.sinks else "") + " keys"
+        text += f" and the {self.heavy} of most weight" if self.heavy else ""
+        return text + (f", others leave every {self.evict_every} keys" if self.evict_every else "")
 
 
 @dataclass(frozen=True)
@@ -61,6 +99,11 @@ class AttentionSpec:
         return bool(self.kernel.dense)
 
     @property
+    def evicts(self) -> bool:
+        """Whether keys leave the exact slots only at fixed positions (`evict_every`)."""
+        return self.local is not None and self.local.evict_every is not None
+
+    @property
     def is_constant_size(self) -> bool:
         """Whether the state stays of constant size; otherwise it is the growing key/value cache."""
         return self.kernel.is_finite
@@ -68,17 +111,22 @@ class AttentionSpec:
     @property
     def is_softmax_shaped(self) -> bool:
         """Every weight is an exponential and the normalizer reads only the softmax output: fused softmax serves it."""
-        exponential = isinstance(self.kernel, (Exp, Drop))
+        exponential = isinstance(self.kernel, (Exp, Drop)) and not self.evicts
         reads_softmax = self.normalizer.is_scale_free or (
             isinstance(self.normalizer, RowSum) and self.normalizer.is_pure and not self.normalizer.detach
         )
         return exponential and getattr(self.kernel, "clamp", None) is None and reads_softmax
 
     def parameters(self, value_width: int) -> dict[str, tuple[str | int, ...]]:
-        """Learned tensors it declares: name -> shape, "heads" / "kv_heads" standing for their numbers."""
+        """Tensors it declares: name -> shape, "heads", "kv_heads" and "key_width" standing for their numbers.
+
+        All are learned but those in CALIBRATED: `centers`, which no gradient reaches, is a constant of the head (a buffer).
+        """
         declared = dict(self.normalizer.parameters(value_width))
         if self.input_gate == "count":
             declared["count_exponent"] = ("kv_heads",)
+        if self.kernel.centers > 1:
+            declared["centers"] = ("kv_heads", self.kernel.centers, "key_width")
         return declared
 
     @property
@@ -92,8 +140,7 @@ class AttentionSpec:
     def formula(self) -> str:
         value = {False: "v", True: "i v", "count": "count^-sigmoid(p) v"}[self.input_gate]
         decay = "exp(A_t - A_s) " if self.log_decay else ""
-        near = f" (exp(x) for the last {self.local.window}" if self.local else ""
-        near += f" and first {self.local.sinks} keys)" if self.local and self.local.sinks else ")" if self.local else ""
+        near = f" (exp(x) for {self.local.formula})" if self.local else ""
         gate = {None: "", "before": ", U gated first", "after": ", then gated"}[self.output_gate]
         return f"w = {decay}{self.kernel.formula}{near};  U = sum w {value};  o = {self.normalizer.formula}{gate}"
 

@@ -28,6 +28,7 @@ from termwise.attention.spec import AttentionSpec
 
 FOLD = 64  # keys are folded in groups of this many, in one product: 3e-7 against 2e-6 token by token
 RESERVE = 64  # tokens that can always be rolled back
+NOT_TENSORS = ("spec", "scale", "slot_scale", "room", "past")
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +54,12 @@ class AttentionState:
     running_total: Tensor | None  # (B, G) the same, now
     half: Tensor | None = None  # (B, G, F, e) bfloat16 copy of the moments, which single steps read in their place
     room: Room | None = None  # where `key` and `value` stand, if there is room for more behind them
+    # Where keys leave at fixed positions only (evicting_state.py): `rank` is (B, G, L), and moments, mass, decayed count and
+    # reference have an axis of centers behind G; `boundary` is the count when keys last left.
+    received: Tensor | None = None  # (B, G, L) weight each slot had been given by then
+    given: Tensor | None = None  # (B, G, n, L) what each query has given since
+    given_rank: Tensor | None = None  # (B or 1, n)
+    past: AttentionState | None = None  # the state before that, where it is recorded
 
     def __post_init__(self) -> None:
         # Tensors that have been replaced keep no room of the old ones alive.
@@ -82,8 +89,12 @@ class AttentionState:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the live tensors, room for keys to come included."""
-        stores = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in self.tensors.values()}
+        """Bytes of the live tensors, room for keys to come and a recorded past included."""
+        stores: dict[int, int] = {}
+        state: AttentionState | None = self
+        while state is not None:
+            stores |= {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in state.tensors.values()}
+            state = state.past
         return sum(stores.values())
 
     def __repr__(self) -> str:
@@ -100,9 +111,10 @@ class AttentionState:
             for name, t in self.tensors.items()
         }
         if size == 1 and len(indices) > 1:
-            for name in ("count", "boundary", "rank"):
-                picked[name] = self.tensors[name]
-        return dataclasses.replace(self, **picked)
+            for name in ("count", "boundary", "given_rank") if self.spec.evicts else ("count", "boundary", "rank"):
+                picked[name] = getattr(self, name)
+        past = None if self.past is None else self.past.permute(indices)
+        return dataclasses.replace(self, **picked, past=past)
 
     def split(self) -> list[AttentionState]:
         """One state a sequence."""
@@ -117,15 +129,19 @@ class AttentionState:
         first = states[0]
         for other in states[1:]:
             first.check_same_kind(other)
+        pasts = [s.past for s in states if s.past is not None]
+        past = AttentionState.stack(pasts) if len(pasts) == len(states) else None
         length = max(s.key.shape[2] for s in states)
         with_decay = any(s.age is not None for s in states)
         if any(s.half is None for s in states):
             states = [dataclasses.replace(s, half=None) for s in states]
+        num_given = max(0 if s.given is None else s.given.shape[2] for s in states)
         rows = [
-            _padded(s.with_batch_ranks().with_decay() if with_decay else s.with_batch_ranks(), length) for s in states
+            _padded(s.with_batch_ranks().with_decay() if with_decay else s.with_batch_ranks(), length, num_given)
+            for s in states
         ]
         joined: dict[str, Any] = {name: torch.cat([row.tensors[name] for row in rows]) for name in rows[0].tensors}
-        return dataclasses.replace(rows[0], **joined)
+        return dataclasses.replace(rows[0], **joined, past=past)
 
     def with_batch_ranks(self) -> AttentionState:
         """Ranks and counts written out for every sequence."""
@@ -134,7 +150,8 @@ class AttentionState:
             self,
             count=self.count.expand(size),
             boundary=self.boundary.expand(size),
-            rank=self.rank.expand(size, -1),
+            rank=self.rank if self.spec.evicts else self.rank.expand(size, -1),
+            given_rank=None if self.given_rank is None else self.given_rank.expand(size, -1),
         )
 
     def with_decay(self) -> AttentionState:
@@ -165,11 +182,18 @@ class AttentionState:
     # Time ---------------------------------------------------------------------------------------------------------
 
     def rollback(self, num_tokens: int) -> AttentionState:
-        """The state before the last `num_tokens` tokens, from the exact buffer."""
+        """The state before the last `num_tokens` tokens, from the exact buffer.
+
+        Where keys leave at fixed positions only, it reaches back to when they last left, or 64 tokens if the past is recorded.
+        """
         if num_tokens < 0:
             raise ValueError(f"rollback: num_tokens={num_tokens}; allowed are 0 to {RESERVE}")
         if num_tokens == 0:
             return self
+        if self.spec.evicts:
+            from termwise.attention.evicting_state import rolled_back
+
+            return rolled_back(self, num_tokens)
         target = self.count - num_tokens
         oldest_needed = (target - num_recent(self.spec) + 1).clamp(min=0)
         if (target < 0).any() or (self.boundary > oldest_needed).any():
@@ -209,6 +233,7 @@ class AttentionState:
 
     def translate(self, reference: Tensor) -> AttentionState:
         """The same state about another reference key (B, G, d), mapped and scaled as `reference` is: a polynomial shift."""
+        self._refuse_evicting("translate", "the references of its groups are fixed; compute the state anew instead")
         if self.moments is None or self.mass is None or self.reference is None:
             raise ValueError("only states around the mean (center='mean') hold a reference key")
         shift = self.reference - reference
@@ -219,6 +244,7 @@ class AttentionState:
 
     def merge(self, later: AttentionState) -> AttentionState:
         """The state of two segments one after the other; `later` was computed from nothing on the second segment."""
+        self._refuse_evicting("merge", "which keys stay depends on all before; continue with initial_state instead")
         self.check_same_kind(later)
         if self.batch_size != later.batch_size:
             raise ValueError(f"merge: states of {self.batch_size} and {later.batch_size} sequences; both need the same")
@@ -238,6 +264,10 @@ class AttentionState:
 
         return merge_folded(first, second)
 
+    def _refuse_evicting(self, what: str, way_out: str) -> None:
+        if self.spec.evicts:
+            raise ValueError(f"{what}: not for {self.spec.short_name}, whose keys leave at fixed positions: {way_out}")
+
     def with_copy(self) -> AttentionState:
         """The bfloat16 copy, where one is kept, made anew after the moments have changed."""
         return (
@@ -252,6 +282,7 @@ class AttentionState:
         Half the bytes a step, a relative error of some 1e-3 in what is read of far keys. Sums are still kept in fp32: the copy
         is made anew from them at every fold. Errors: ValueError for states without moments, or of another type than fp32.
         """
+        self._refuse_evicting("reading_half", "its tail is read in float32; leave out reads_half (--half-state)")
         if self.moments is None or self.moments.dtype != torch.float32:
             kind = "no moments" if self.moments is None else f"moments of {self.moments.dtype}"
             raise ValueError(
@@ -289,7 +320,7 @@ class AttentionState:
                 f"{path}: not a termwise state of schema 1 (format {header.get('format')!r}, schema {header.get('schema')!r})"
             )
         spec = AttentionSpec.from_dict(json.loads(header["spec"]))
-        names = [f.name for f in dataclasses.fields(cls) if f.name not in ("spec", "scale", "slot_scale", "room")]
+        names = [f.name for f in dataclasses.fields(cls) if f.name not in NOT_TENSORS]
         values: dict[str, Any] = {name: tensors.get(name) for name in names}
         return cls(spec, float(header["scale"]), float(header["slot_scale"]), **values)
 
@@ -322,6 +353,8 @@ def empty_state(
     with_moments: bool = True,
 ) -> AttentionState:
     """The state before any key; `like` gives device and accumulation type."""
+    if spec.evicts:
+        return _empty_evicting(spec, batch, kv_heads, key_width, value_width, scale, slot_scale, like)
     orders = stored_orders(spec) if with_moments else ()
     num_features = total_width(key_width, orders)
     return AttentionState(
@@ -339,21 +372,50 @@ def empty_state(
     )  # fmt: skip
 
 
+def _empty_evicting(
+    spec: AttentionSpec, batch: int, kv_heads: int, key_width: int, value_width: int, scale: float, slot_scale: float,
+    like: Tensor,
+) -> AttentionState:  # fmt: skip
+    from termwise.attention.tail import empty_tail
+
+    tail = empty_tail(spec, batch, kv_heads, key_width, value_width, scale, like) if spec.has_tail else None
+    has_heavy = spec.local is not None and spec.local.heavy > 0
+    return AttentionState(
+        spec=spec, scale=scale, slot_scale=slot_scale,
+        count=_whole(like, 1), boundary=_whole(like, 1),
+        key=like.new_zeros(batch, kv_heads, 0, key_width), value=like.new_zeros(batch, kv_heads, 0, value_width),
+        rank=_whole(like, batch, kv_heads, 0),
+        moments=None if tail is None else tail.moments, mass=None if tail is None else tail.mass,
+        decayed_count=like.new_zeros(batch, kv_heads) if tail is None else tail.count,
+        reference=None if tail is None else tail.reference,
+        age=None, fold_age=None, total_log_decay=None, running_gate=None, running_total=None,
+        received=like.new_zeros(batch, kv_heads, 0) if has_heavy else None,
+        given=like.new_zeros(batch, kv_heads, 0, 0) if has_heavy else None,
+        given_rank=_whole(like, 1, 0) if has_heavy else None,
+    )  # fmt: skip
+
+
 def _whole(like: Tensor, *shape: int) -> Tensor:
     return torch.zeros(shape, dtype=torch.int64, device=like.device)
 
 
 def compress(state: AttentionState, keep: Tensor) -> AttentionState:
     """The buffer reduced to the slots `keep` (B or 1, L), in order, empty slots in front where sequences differ."""
-    length = int(keep.sum(dim=1).max()) if keep.numel() else 0
-    if length == keep.shape[1]:
-        return state if bool(keep.all()) else dataclasses.replace(state, rank=torch.where(keep, state.rank, -1))
-    if length == 0:
-        slots = keep.new_zeros(keep.shape[0], 0, dtype=torch.int64)
+    if keep.shape[0] == 1:
+        slots = keep.nonzero()[:, 1][None]
+        if slots.shape[1] == keep.shape[1]:
+            return state
+        rank = state.rank.index_select(1, slots[0])
     else:
-        slots = keep.to(torch.int8).argsort(dim=1, stable=True)[:, -length:]
-    kept = keep.gather(1, slots)
-    rank = torch.where(kept, state.rank.expand_as(keep).gather(1, slots), -1)
+        length = int(keep.sum(dim=1).max()) if keep.numel() else 0
+        if length == keep.shape[1]:
+            return state if bool(keep.all()) else dataclasses.replace(state, rank=torch.where(keep, state.rank, -1))
+        if length == 0:
+            slots = keep.new_zeros(keep.shape[0], 0, dtype=torch.int64)
+        else:
+            slots = keep.to(torch.int8).argsort(dim=1, stable=True)[:, -length:]
+        kept = keep.gather(1, slots)
+        rank = torch.where(kept, state.rank.expand_as(keep).gather(1, slots), -1)
     changed: dict[str, Any] = {"rank": rank}
     for name in ("key", "value", "age", "running_gate"):
         tensor = getattr(state, name)
@@ -377,7 +439,11 @@ def _pick(tensor: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask[:, None, :], tensor, torch.zeros_like(tensor)).sum(dim=2)
 
 
-def _padded(state: AttentionState, length: int) -> AttentionState:
+def _padded(state: AttentionState, length: int, num_given: int) -> AttentionState:
+    if state.spec.evicts:
+        from termwise.attention.evicting_state import padded
+
+        return padded(state, length, num_given)
     missing = length - state.key.shape[2]
     if missing == 0:
         return state

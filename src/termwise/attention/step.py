@@ -11,9 +11,25 @@ import torch
 from torch import Tensor
 
 from termwise.attention.compiled_step import step_compiled
+from termwise.attention.evicting_step import step_evicting
 from termwise.attention.fused import step_fused
 from termwise.attention.safe import is_transformed
 from termwise.attention.state import AttentionState
+
+# What has to be looked at anew in every call.
+_LOOKED_AT = (
+    "key_mask", "query_mask", "cu_seqlens", "row_counts", "input_gate", "output_gate", "log_decay", "chunk_size",
+)  # fmt: skip
+
+
+def repeat_step(given: dict[str, Any]) -> tuple[Tensor, AttentionState | None] | None:
+    """Arguments of `attend` that need no check, since they are like those of the step that made their state; else None."""
+    state = given["initial_state"]
+    if not isinstance(state, AttentionState) or state.room is None or state.room.known is None:
+        return None
+    if torch.is_grad_enabled() or state.room.known != _kind(given, state) or is_transformed():
+        return None
+    return step_compiled(given, state)
 
 
 def attend_step(given: dict[str, Any]) -> tuple[Tensor, AttentionState | None] | None:
@@ -21,10 +37,30 @@ def attend_step(given: dict[str, Any]) -> tuple[Tensor, AttentionState | None] |
     state: AttentionState = given["initial_state"]
     if not _is_plain(given, state):
         return None
+    if state.spec.evicts:
+        return step_evicting(given, state) if state.key.device.type == "cpu" else None
     if state.spec.is_constant_size:
-        return step_compiled(given, state) if state.key.device.type == "cpu" else None
+        done = step_compiled(given, state) if state.key.device.type == "cpu" else None
+        if done is not None and done[1] is not None and done[1].room is not None:
+            done[1].room.known = _kind(given, state)
+        return done
     has_decay = given["log_decay"] is not None or state.age is not None
     return step_fused(given, state) if state.spec.is_softmax_shaped and not has_decay else None
+
+
+def _kind(given: dict[str, Any], state: AttentionState) -> tuple[Any, ...] | None:
+    """What steps have in common that are checked alike; None for one that is looked at anew."""
+    if any(given[name] is not None for name in _LOOKED_AT):
+        return None
+    tensors = (given["query"], given["key"], given["value"])
+    parameters = given["parameters"]
+    if parameters:
+        tensors += tuple(parameters.values())
+    return (
+        given["spec"], given["scale"], given["form"], given["causal"], parameters and tuple(parameters), state.spec, state.scale,
+        state.slot_scale, state.has_moments, state.count.shape, state.boundary.shape, *state.key.shape[:2],
+        *[(t.shape, t.dtype, t.device) if isinstance(t, Tensor) else None for t in tensors],
+    )  # fmt: skip
 
 
 def _is_plain(given: dict[str, Any], state: AttentionState) -> bool:
@@ -48,7 +84,8 @@ def _is_plain(given: dict[str, Any], state: AttentionState) -> bool:
     tensors = [query, key, value, *(t for t in optional if t is not None)]
     if any(t.device != state.key.device for t in tensors):
         return False
-    if len({t.shape[0] for t in (state.count, state.boundary, state.rank)}) > 1 or is_transformed():
+    by_sequence = (state.count, state.boundary, state.given_rank if spec.evicts else state.rank)
+    if len({t.shape[0] for t in by_sequence if t is not None}) > 1 or is_transformed():
         return False
     if torch.is_grad_enabled() and any(t.requires_grad for t in (*tensors, *state.tensors.values())):
         return False

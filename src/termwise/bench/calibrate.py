@@ -137,10 +137,10 @@ def times_of(case: Case) -> dict[str, float]:
     from termwise.bench.inputs import Shape, tensors
     from termwise.bench.timing import quiet, seconds
 
-    device = torch.device("cpu")
     sizes = (case.batch, case.heads, case.kv_heads, case.key_width, case.value_width)
     spec = catalogue.variant(case.variant).spec
-    given = tensors(spec, Shape(*sizes, torch.float32, device), case.length)
+    shape = Shape(*sizes, torch.float32, torch.device("cpu"))
+    given = tensors(spec, shape, case.length)
     found: dict[str, list[float]] = {form: [] for form in FORMS}
     with torch.no_grad(), quiet():
         spent = 0.0
@@ -148,7 +148,7 @@ def times_of(case: Case) -> dict[str, float]:
             for form in FORMS:
                 clock = seconds(
                     lambda form=form: attend(**given, spec=spec, form=form, output_final_state=case.hands_back),  # type: ignore[misc]
-                    device,
+                    shape,
                 )
                 spent += clock
                 if number > 0:

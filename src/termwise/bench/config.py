@@ -34,6 +34,8 @@ class BenchConfig(Configuration):
     dtype: Literal["float32", "bfloat16"] = "float32"
     threads: int = pydantic.Field(1, ge=1, le=1024)
     repeats: int = pydantic.Field(5, ge=2, le=1000)
+    half_state: bool = False
+    clock: Literal["wall", "cpu"] = "wall"
     seed: int = pydantic.Field(0, ge=0, lt=2**32)
     device: str = pydantic.Field("cpu", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")
 
@@ -54,13 +56,25 @@ class BenchConfig(Configuration):
             raise ValueError(
                 f"--heads {self.heads} over --kv-heads {self.kv_heads}: the kv heads must divide the heads"
             )
+        if self.clock == "cpu" and (
+            self.device != "cpu" or self.threads > 1 or set(self.measures) & set(MODEL_MEASURES)
+        ):
+            raise ValueError(
+                f"--clock cpu with --device {self.device}, --threads {self.threads}, --measures {','.join(self.measures) or 'as usual'}: "
+                "the time of one thread tells what attention takes on a CPU; use --clock wall for models, threads and other devices"
+            )
+        if self.half_state and self.dtype != "bfloat16":
+            raise ValueError(
+                f"--half-state with --dtype {self.dtype}: a state read from a bfloat16 copy is compared with a bfloat16 cache; "
+                "add --dtype bfloat16"
+            )
         for length in self.lengths:
             if not 2 <= length <= 2**20:
                 raise ValueError(f"--lengths {length}; allowed are 2 to 1m tokens, e.g. 512,4k,64k")
         return self
 
 
-def parse_lengths(text: str) -> tuple[int, ...]:
+def parse_lengths(text: str, option: str = "--lengths") -> tuple[int, ...]:
     """Lengths as they are typed, in order and once each: "1k" is 1,024. ValueError for anything else.
 
     >>> parse_lengths("512,4k,1k,4k")
@@ -70,7 +84,7 @@ def parse_lengths(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         match = re.fullmatch(r"(\d+)([km]?)", part.strip().lower())
         if not match:
-            raise ValueError(f"--lengths {text!r}: {part.strip()!r} is no length; allowed are like 512,1k,4k,64k")
+            raise ValueError(f"{option} {text!r}: {part.strip()!r} is no length; allowed are like 512,1k,4k,64k")
         found.append(int(match[1]) * {"": 1, "k": 1024, "m": 1024**2}[match[2]])
     return tuple(sorted(set(found)))
 

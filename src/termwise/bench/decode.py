@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -20,7 +19,7 @@ from termwise.bench.estimate import STRETCH
 from termwise.bench.inputs import Shape, form_of, piece, plain_tensors, tensors
 from termwise.bench.prefill import state_figures
 from termwise.bench.rows import Figure, Row
-from termwise.bench.timing import Spread, interleaved, seconds, synchronize
+from termwise.bench.timing import CLOCKS, Spread, interleaved, seconds, synchronize
 
 # Of the consecutive tokens of a sample. Two folds of 64 lie inside, so their mean is what a token costs in the long run.
 CHECKED = (0, 62, 63, 64, 65, 127)
@@ -31,8 +30,10 @@ Times = list[float]
 
 
 @torch.no_grad()
-def measure(specs: Mapping[str, AttentionSpec], shape: Shape, length: int, repeats: int, seed: int) -> list[Row]:
-    """A row of the baseline and of every spec after `length` tokens."""
+def measure(
+    specs: Mapping[str, AttentionSpec], shape: Shape, length: int, repeats: int, seed: int, half_state: bool = False
+) -> list[Row]:
+    """A row of the baseline and of every spec after `length` tokens. `half_state`: states are read from a bfloat16 copy."""
     plain = plain_tensors(shape, length + STRETCH, seed)
     runs: dict[str, Callable[[], Times]] = {BASELINE: _baseline(plain, shape, length)}
     rows: dict[str, Row] = {}
@@ -40,6 +41,7 @@ def measure(specs: Mapping[str, AttentionSpec], shape: Shape, length: int, repea
         given = tensors(spec, shape, length + STRETCH, seed, plain)
         try:
             state = state_after(spec, given, length)
+            state = state.reading_half() if half_state else state
         except ValueError as error:
             rows[name] = Row(name, "decode", length, missing=str(error))
             continue
@@ -50,7 +52,7 @@ def measure(specs: Mapping[str, AttentionSpec], shape: Shape, length: int, repea
         if failed is None:
             runs[name] = _steps(spec, given, state, length, shape)
             if spec.is_constant_size:
-                runs[f"read {name}"] = reads(state.nbytes, shape)
+                runs[f"read {name}"] = reads(_bytes_read(state), shape)
     for run in runs.values():
         run()
     times = interleaved(runs, repeats)
@@ -82,14 +84,14 @@ def _steps(
     tokens = [piece(given, start + i, start + i + 1) for i in range(STRETCH)]
 
     def run() -> Times:
-        now, clock = state, []
+        last, clock, now = state, [], CLOCKS[shape.clock]
         for token in tokens:
-            started = time.perf_counter()
-            _, after = attend(**token, spec=spec, initial_state=now, output_final_state=True)
+            started = now()
+            _, after = attend(**token, spec=spec, initial_state=last, output_final_state=True)
             synchronize(shape.device)
-            clock.append(time.perf_counter() - started)
+            clock.append(now() - started)
             assert after is not None
-            now = after
+            last = after
         return clock
 
     return run
@@ -100,7 +102,7 @@ def _baseline(plain: dict[str, Tensor], shape: Shape, start: int) -> Callable[[]
     attention.fill(plain["key"], plain["value"], 0)
     tokens = [piece(plain, start + i, start + i + 1) for i in range(STRETCH)]
     return lambda: [
-        seconds(lambda place=start + i, token=token: attention.step(**token, start=place), shape.device)  # type: ignore[misc]
+        seconds(lambda place=start + i, token=token: attention.step(**token, start=place), shape)  # type: ignore[misc]
         for i, token in enumerate(tokens)
     ]
 
@@ -108,7 +110,12 @@ def _baseline(plain: dict[str, Tensor], shape: Shape, start: int) -> Callable[[]
 def reads(num_bytes: int, shape: Shape) -> Callable[[], Times]:
     """Seconds of reading as many bytes once, as a sum."""
     held = torch.ones(max(1, num_bytes // 4), device=shape.device)
-    return lambda: [seconds(held.sum, shape.device) for _ in range(READS)]
+    return lambda: [seconds(held.sum, shape) for _ in range(READS)]
+
+
+def _bytes_read(state: AttentionState) -> int:
+    """What a step reads of a state: in place of the moments their copy, if there is one."""
+    return state.nbytes - (state.moments.nbytes if state.half is not None and state.moments is not None else 0)
 
 
 def _disagreement(spec: AttentionSpec, given: dict[str, Any], state: AttentionState, length: int) -> str | None:

@@ -6,13 +6,13 @@ Shapes: B batch, T tokens, H query heads, G kv heads, d key width, e value width
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from termwise.attention.forms import choose_form
-from termwise.attention.spec import AttentionSpec
+from termwise.attention.spec import CALIBRATED, AttentionSpec
 from termwise.bench.config import BenchConfig
 from termwise.models.devices import named_dtype, usable_device
 
@@ -21,7 +21,7 @@ PER_TOKEN = ("query", "key", "value", "input_gate", "output_gate", "log_decay")
 
 @dataclass(frozen=True)
 class Shape:
-    """Everything of the measured tensors but their length."""
+    """Everything of the measured tensors but their length, and by which clock their time is told."""
 
     batch: int
     heads: int
@@ -30,6 +30,7 @@ class Shape:
     value_width: int
     dtype: torch.dtype
     device: torch.device
+    clock: Literal["wall", "cpu"] = "wall"
 
     @classmethod
     def of(cls, config: BenchConfig) -> Shape:
@@ -38,7 +39,7 @@ class Shape:
         assert dtype is not None
         return cls(
             config.batch, config.heads, config.kv_heads, config.key_width, config.value_width, dtype,
-            usable_device(config.device),
+            usable_device(config.device), config.clock,
         )  # fmt: skip
 
 
@@ -80,12 +81,15 @@ def plain_tensors(shape: Shape, length: int, seed: int = 0) -> dict[str, Tensor]
 
 
 def _parameters(spec: AttentionSpec, shape: Shape, length: int, make: torch.Generator) -> dict[str, Tensor]:
-    """Learned tensors as they are before training: weights one, biases zero, scores random."""
-    sizes = {"heads": shape.heads, "kv_heads": shape.kv_heads}
+    """Learned tensors as they are before training: weights one, biases zero, scores random. Centers are random keys."""
+    sizes = {"heads": shape.heads, "kv_heads": shape.kv_heads, "key_width": shape.key_width}
     found = {}
     for name, axes in spec.parameters(shape.value_width).items():
         size = [sizes[axis] if isinstance(axis, str) else axis for axis in axes]
-        found[name] = torch.zeros(size) if "bias" in name else torch.ones(size)
+        if name in CALIBRATED:
+            found[name] = torch.randn(*size, generator=make)
+        else:
+            found[name] = torch.zeros(size) if "bias" in name else torch.ones(size)
     if spec.needs_running_gate:
         found["running_gate_score"] = torch.randn(shape.batch, length, shape.kv_heads, generator=make)
     return {name: tensor.to(shape.device) for name, tensor in found.items()}

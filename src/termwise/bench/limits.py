@@ -28,5 +28,5 @@ def measure(shape: Shape) -> dict[str, tuple[str, Spread]]:
     with quiet(), torch.no_grad():
         for _, _, run in runs.values():
             run()
-        clock = {name: [seconds(run, shape.device) for _ in range(ROUNDS)] for name, (_, _, run) in runs.items()}
+        clock = {name: [seconds(run, shape) for _ in range(ROUNDS)] for name, (_, _, run) in runs.items()}
     return {name: (unit, Spread.of([size / t for t in clock[name]])) for name, (unit, size, _) in runs.items()}

@@ -37,6 +37,14 @@ Measures = Annotated[
         show_default=False,
     ),
 ]
+HalfState = Annotated[
+    bool,
+    typer.Option("--half-state", help="decode reads states from a bfloat16 copy; with --dtype bfloat16."),
+]
+Clock = Annotated[
+    str,
+    typer.Option(help="wall, or cpu: the processor's time of the one thread, where other programs take turns with it."),
+]
 Seed = Annotated[int, typer.Option(help="Seed of the inputs and of the weights of built models.")]
 Calibrate = Annotated[
     bool,

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from termwise.attention.cost import cost, num_buffered
+from termwise.attention.cost import cost, shared_bytes
 from termwise.attention.forms import attend
 from termwise.attention.monomials import total_width
 from termwise.attention.spec import AttentionSpec
@@ -31,7 +31,7 @@ def measure(specs: Mapping[str, AttentionSpec], shape: Shape, length: int, repea
     given = {name: tensors(spec, shape, length, seed, plain) for name, spec in specs.items()}
     warm = {name: tensor[:, :WARM_LENGTH] for name, tensor in plain.items()}
     baseline.prefill(**warm)
-    runs = {BASELINE: lambda: seconds(lambda: baseline.prefill(**plain), shape.device)}
+    runs = {BASELINE: lambda: seconds(lambda: baseline.prefill(**plain), shape)}
     rows: dict[str, Row] = {}
     states: dict[str, list[Figure]] = {}
     for name, spec in specs.items():
@@ -66,7 +66,7 @@ def measure(specs: Mapping[str, AttentionSpec], shape: Shape, length: int, repea
 
 
 def _run(spec: AttentionSpec, given: dict[str, Any], shape: Shape) -> Any:
-    return lambda: seconds(lambda: attend(**given, spec=spec, output_final_state=True), shape.device)
+    return lambda: seconds(lambda: attend(**given, spec=spec, output_final_state=True), shape)
 
 
 def operations(spec: AttentionSpec, shape: Shape, length: int) -> int:
@@ -78,9 +78,7 @@ def operations(spec: AttentionSpec, shape: Shape, length: int) -> int:
 def state_figures(spec: AttentionSpec, shape: Shape, length: int, state: AttentionState) -> list[Figure]:
     """Live bytes of the state, by the formula, and of a cache of the same tokens."""
     one = cost(spec, shape.key_width, shape.value_width, length, kv_heads=shape.kv_heads)
-    # The sequences of a batch without padding share ranks, count and boundary.
-    shared = 8 * num_buffered(spec, length) + 16
-    formula = shape.batch * one.state_bytes - (shape.batch - 1) * shared
+    formula = shape.batch * one.state_bytes - (shape.batch - 1) * shared_bytes(spec, length)
     cache = shape.batch * (one.cache_bytes if shape.dtype == torch.float32 else one.cache_bytes_half)
     return [
         Figure("memory", "state", "B", state.nbytes),

@@ -160,9 +160,9 @@ def measured(group: Group, config: BenchConfig, subjects: list[Subject], shape: 
     specs = {name: catalogue.variant(name).spec for name in group.names}
     if group.measure == "training":
         return training.measure(specs, config, shape, group.length)
-    return {"prefill": prefill, "decode": decode}[group.measure].measure(
-        specs, shape, group.length, config.repeats, config.seed
-    )
+    if group.measure == "decode":
+        return decode.measure(specs, shape, group.length, config.repeats, config.seed, config.half_state)
+    return prefill.measure(specs, shape, group.length, config.repeats, config.seed)
 
 
 def described(subjects: list[Subject]) -> list[dict[str, Any]]:

@@ -7,14 +7,18 @@ import gc
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
 
 from termwise.bench.estimate import LONG_ROUND, MOST_SECONDS
 
+if TYPE_CHECKING:
+    from termwise.bench.inputs import Shape
+
 T = TypeVar("T")
+CLOCKS = {"wall": time.perf_counter, "cpu": time.thread_time}
 
 
 @dataclass(frozen=True)
@@ -37,13 +41,14 @@ class Spread:
         return cls(median, low, high, len(samples))
 
 
-def seconds(run: Callable[[], object], device: torch.device) -> float:
-    """Wall time of one call, the device's queue included."""
-    synchronize(device)
-    started = time.perf_counter()
+def seconds(run: Callable[[], object], shape: Shape) -> float:
+    """Time of one call by the clock that was asked for, the device's queue included."""
+    synchronize(shape.device)
+    now = CLOCKS[shape.clock]
+    started = now()
     run()
-    synchronize(device)
-    return time.perf_counter() - started
+    synchronize(shape.device)
+    return now() - started
 
 
 def synchronize(device: torch.device) -> None:

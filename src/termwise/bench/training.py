@@ -37,9 +37,7 @@ def measure(specs: Mapping[str, AttentionSpec], config: BenchConfig, shape: Shap
         shape.batch, length, shape.heads, shape.value_width, generator=torch.Generator().manual_seed(1)
     )
     towards = towards.to(shape.device, shape.dtype)
-    runs: dict[str, Callable[[], float]] = {
-        BASELINE: lambda: seconds(lambda: gradients(fused, plain, towards), shape.device)
-    }
+    runs: dict[str, Callable[[], float]] = {BASELINE: lambda: seconds(lambda: gradients(fused, plain, towards), shape)}
     rows = {BASELINE: Row(BASELINE, "training", length, num_tokens=length, form="sdpa")}
     for name, spec in specs.items():
         given = tensors(spec, shape, length, config.seed, plain)
@@ -85,7 +83,7 @@ def _attention(spec: AttentionSpec, form: str, chunk_size: int | None = None) ->
 
 
 def _run(spec: AttentionSpec, form: str, given: dict[str, Any], towards: Tensor, shape: Shape) -> Callable[[], float]:
-    return lambda: seconds(lambda: gradients(_attention(spec, form), given, towards), shape.device)
+    return lambda: seconds(lambda: gradients(_attention(spec, form), given, towards), shape)
 
 
 def disagreement(spec: AttentionSpec, form: str, given: dict[str, Any], towards: Tensor, shape: Shape) -> Agreement:

@@ -24,6 +24,8 @@ def bench(
     threads: bench_options.Threads = 1,
     repeats: bench_options.Repeats = 5,
     measures: bench_options.Measures = None,
+    half_state: bench_options.HalfState = False,
+    clock: bench_options.Clock = "wall",
     seed: bench_options.Seed = 0,
     calibrate: bench_options.Calibrate = False,
     out: Out = None,
@@ -45,8 +47,8 @@ def bench(
     asked: dict[str, Any] = {
         "variants": tuple(variants or ()), "lengths": parse_lengths(lengths), "heads": heads, "kv_heads": kv_heads,
         "key_width": key_width, "value_width": value_width, "batch": batch, "dtype": dtype, "threads": threads,
-        "repeats": repeats, "measures": tuple(m.strip() for m in measures.split(",")) if measures else (), "seed": seed,
-        "device": device,
+        "repeats": repeats, "measures": tuple(m.strip() for m in measures.split(",")) if measures else (),
+        "half_state": half_state, "clock": clock, "seed": seed, "device": device,
     }  # fmt: skip
     config = BenchConfig(**asked)
     from termwise.bench.run import describe, json_lines, run_bench

@@ -93,7 +93,7 @@ def show(value: Any, as_json: bool, table: Any = None) -> None:
 
 def _in_words(name: str, value: Any) -> str:
     """A value as a person reads it: 487.77 "seconds" is 8 min 8 s, a list has commas, a number thousands."""
-    from termwise.study.budget import format_duration
+    from termwise.results import format_duration
 
     if isinstance(value, dict):
         return ", ".join(f"{key} {_in_words(name, held)}" for key, held in value.items())

@@ -57,7 +57,7 @@ def study(
     more variants or seeds extend the study.
     """
     started = time.monotonic()
-    from termwise.study.budget import parse_duration
+    from termwise.results import parse_duration
     from termwise.study.experiment import default_workers, dry_run_study, run_study
     from termwise.study.grid import DEFAULT_VARIANTS, StudyConfig, split_names
     from termwise.study.opening import default_folder, reserved

@@ -6,7 +6,7 @@ Shapes: B batch, T tokens, D hidden width.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -80,6 +80,21 @@ class TermwisePreTrainedModel(PreTrainedModel):
             for a in attentions:
                 a.row_counts = None
 
+    @contextlib.contextmanager
+    def attending(self, by: Callable[[int], Callable[..., Any]]) -> Iterator[None]:
+        """Every attention of layer i goes through `by(i)`, a function called as `attend` is, while the block runs.
+
+        Forces a form (`lambda layer: partial(attend, form="parallel")`) or looks on; meant for evaluation.
+        """
+        attentions = [m for m in self.modules() if isinstance(m, Attention)]
+        try:
+            for a in attentions:
+                a.attend_by = by(a.layer_idx)
+            yield
+        finally:
+            for a in attentions:
+                a.attend_by = None
+
 
 class TermwiseModel(TermwisePreTrainedModel):
     """Embeddings, layers and the last norm."""
@@ -92,8 +107,8 @@ class TermwiseModel(TermwisePreTrainedModel):
         if self.num_blank:
             self.blank_tokens = nn.Parameter(torch.empty(self.num_blank, config.hidden_size))
         self.layers = nn.ModuleList(
-            DecoderLayer(config, i, spec, options)
-            for i, (spec, options) in enumerate(zip(config.specs, config.options, strict=True))
+            DecoderLayer(config, i, groups, options)
+            for i, (groups, options) in enumerate(zip(config.groups, config.options, strict=True))
         )
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.rotary = Rotary(config)
@@ -223,9 +238,9 @@ def boundaries(
 
 def _why_no_state(config: TermwiseConfig) -> str | None:
     """Why one sequence's state cannot be held, or None."""
-    for spec in dict.fromkeys(config.specs):
+    for group in dict.fromkeys(group for layer in config.groups for group in layer):
         try:
-            check_size(spec, config.head_dim, config.head_dim, num_states=config.num_key_value_heads)
+            check_size(group.spec, config.head_dim, config.head_dim, num_states=len(group.kv_heads))
         except ValueError as error:
             return str(error)
     return None

@@ -13,8 +13,10 @@ from termwise.attention.catalogue import catalogue
 from termwise.attention.refusals import nearest
 from termwise.models.causal_lm import TermwiseForCausalLM
 from termwise.models.config import FIELDS, TermwiseConfig
+from termwise.models.gguf import gguf_file, read_gguf
 from termwise.models.presets import preset as find_preset
 
+ALIGNMENT = 64  # bytes; that of torch's own allocations
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 
 
@@ -47,12 +49,14 @@ def build(name: str, *, preset: str = "tiny", vocab_size: int, seed: int = 0, **
 
 
 def load(path: str | Path) -> tuple[TermwiseForCausalLM, Any | None]:
-    """The model of a folder and its tokenizer, or None where the folder has none.
+    """The model of a folder or a GGUF file and its tokenizer, or None where there is none.
 
-    Reads safetensors only and runs no code from the folder. Errors: ValueError for a folder without a model, an unsupported
+    Reads safetensors and GGUF only and runs no code from the folder. Errors: ValueError for a folder without a model, an unsupported
     architecture, pickles, and weights that do not fit the configuration exactly.
     """
     folder = Path(path)
+    if (file := gguf_file(folder)) is not None:
+        return _from_gguf(file)
     _check_folder(folder)
     model, info = TermwiseForCausalLM.from_pretrained(
         folder, output_loading_info=True, local_files_only=True, ignore_mismatched_sizes=True
@@ -61,7 +65,38 @@ def load(path: str | Path) -> tuple[TermwiseForCausalLM, Any | None]:
         if names := sorted(map(str, info[kind])):
             some = ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
             raise ValueError(f"{folder}: weights do not fit config.json: {len(names)} {kind.replace('_', ' ')}: {some}")
-    return model, _tokenizer(folder)
+    _align(model)
+    return model, folder_tokenizer(folder)
+
+
+def _from_gguf(path: Path) -> tuple[TermwiseForCausalLM, Any]:
+    """The weights of transformers' own model in ours, shared, not copied."""
+
+    def ours(config: dict[str, Any]) -> TermwiseConfig:
+        return TermwiseConfig.from_dict({k: v for k, v in config.items() if k != "quantization_config"})
+
+    theirs, tokenizer = read_gguf(path, ours)
+    with torch.device("meta"):
+        model = TermwiseForCausalLM(ours(theirs.config.to_dict()))
+    model.load_state_dict(theirs.state_dict(), assign=True)
+    model.tie_weights()
+    return model.eval(), tokenizer
+
+
+def pickle_refusal(folder: Path, pickle: str, auto: str = "AutoModelForCausalLM") -> str:
+    """What is said of a folder whose weights are a pickle alone, with the line that converts them."""
+    line = f"from transformers import {auto} as A; A.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
+    return (
+        f"{folder}: only {pickle}, a pickle, which is never opened here. If you trust it, convert it once: "
+        f'python -c "{line}"'
+    )
+
+
+def _align(model: torch.nn.Module) -> None:
+    """Copies weights that stand anywhere in the mapped file: products round by the alignment of what they multiply."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.data_ptr() % ALIGNMENT:
+            tensor.data = tensor.data.clone()
 
 
 def _check_folder(folder: Path) -> None:
@@ -77,8 +112,9 @@ def _check_folder(folder: Path) -> None:
         raise ValueError(f"{folder / 'config.json'}: not valid JSON ({error})") from None
     if not any(folder.glob("*.safetensors")):
         pickles = sorted(p.name for p in folder.iterdir() if p.suffix in PICKLES)
-        found = f"only {pickles[0]}, a pickle, which is never opened" if pickles else "no weights"
-        raise ValueError(f"{folder}: {found}; model.safetensors is expected (save the model with save_pretrained)")
+        if pickles:
+            raise ValueError(pickle_refusal(folder, pickles[0]))
+        raise ValueError(f"{folder}: no weights; model.safetensors is expected (save the model with save_pretrained)")
     for weights in sorted(folder.glob("*.safetensors")):
         try:
             with safe_open(weights, "pt"):
@@ -87,13 +123,14 @@ def _check_folder(folder: Path) -> None:
             raise ValueError(f"{weights} is damaged or cut short ({error}); copy or save the model again") from None
 
 
-def _tokenizer(folder: Path) -> Any | None:
+def folder_tokenizer(folder: Path) -> Any | None:
+    """The tokenizer of a model folder; None where it has none. ValueError for one that cannot be read."""
     if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
         return None
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # a broken tokenizer.json gives KeyError, TypeError or a bare Exception of the Rust side
         told = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The cache that generate() carries: for every layer an AttentionState and what its convolutions remember.
+"""The cache that generate() carries: for every layer an AttentionState a group of heads, and what its convolutions remember.
 
 It is a transformers Cache, so beams, chunked prefill, cropping and a second call work; for finite kernels its size does not
 grow. An exponential kernel keeps keys and values in the state, behind the same interface.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -34,58 +34,58 @@ class LayerCache(CacheLayerMixin):
     def __init__(self, reads_half: bool = False) -> None:
         super().__init__()
         self.reads_half = reads_half
-        self.state: AttentionState | None = None
+        self.states: tuple[AttentionState, ...] = ()  # one a group of heads, in the order of the layer's groups
         self.past: tuple[Tensor, ...] = ()  # inputs of the convolutions over q, k and v
         self.conv_size = 1
         self.record_past = False
         self.length = 0
 
-    def hold(self, state: AttentionState | None) -> None:
-        """The state after a call; with a bfloat16 copy of its moments where that is wanted and there are any."""
-        is_single = state is not None and state.moments is not None and state.moments.dtype == torch.float32
-        wants_copy = self.reads_half and is_single and state is not None and state.half is None
-        self.state = state.reading_half() if wants_copy and state is not None else state
+    def hold(self, states: Sequence[AttentionState | None]) -> None:
+        """The states after a call; with a bfloat16 copy of the moments where that is wanted and there are any."""
+        held = [state for state in states if state is not None]
+        self.states = tuple(state.reading_half() if self._wants_copy(state) else state for state in held)
+
+    def _wants_copy(self, state: AttentionState) -> bool:
+        has_single = state.moments is not None and state.moments.dtype == torch.float32
+        return self.reads_half and has_single and state.half is None
 
     @property
     def nbytes(self) -> int:
         """Bytes of the live tensors."""
-        return (self.state.nbytes if self.state is not None else 0) + sum(
-            t.numel() * t.element_size() for t in self.past
-        )
+        return sum(state.nbytes for state in self.states) + sum(t.numel() * t.element_size() for t in self.past)
 
     def activate_past_recording(self) -> None:
-        """Keep the convolutions' last 64 inputs as well, so that `crop` can take tokens back."""
+        """Keep the convolutions' last 64 inputs as well, and states from before keys left exact slots: what `crop` needs."""
         self.record_past = True
 
     def batch_select_indices(self, indices: Tensor) -> None:
         """Keep the sequences `indices` of the batch, repeats allowed."""
-        if self.state is not None:
-            self.state = self.state.permute(indices)
+        self.states = tuple(state.permute(indices) for state in self.states)
         self.past = tuple(t.index_select(0, indices.to(t.device)) for t in self.past)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         self.batch_select_indices(beam_idx)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        if self.state is not None:
-            self.batch_select_indices(torch.arange(self.state.batch_size).repeat_interleave(repeats))
+        if self.states:
+            self.batch_select_indices(torch.arange(self.states[0].batch_size).repeat_interleave(repeats))
 
     def crop(self, tokens_to_remove: int) -> None:
         """Take back the last -`tokens_to_remove` tokens."""
         count = -tokens_to_remove
-        if count == 0 or self.state is None:
+        if count == 0 or not self.states:
             return
         if any(t.shape[1] - count < self.conv_size - 1 for t in self.past):
             raise ValueError(
                 f"crop: {count} tokens cannot be taken back, the convolution remembers fewer inputs; call "
                 f"activate_past_recording() on the cache before decoding (up to {ROLLBACK} tokens)"
             )
-        self.state = self.state.rollback(count)
+        self.states = tuple(state.rollback(count) for state in self.states)
         self.past = tuple(t[:, : t.shape[1] - count] for t in self.past)
         self.length -= count
 
     def reset(self) -> None:
-        self.state, self.past, self.length, self.is_initialized = None, (), 0, False
+        self.states, self.past, self.length, self.is_initialized = (), (), 0, False
 
     def get_seq_length(self) -> int:
         return self.length
@@ -145,7 +145,7 @@ class TermwiseCache(Cache):
             layer.is_initialized = True
 
     def activate_past_recording(self) -> None:
-        """Keep what `crop` needs beyond the states themselves; call it before decoding."""
+        """Keep what `crop` needs beyond the states themselves; call it before the prompt, or at the latest before decoding."""
         for layer in self.layers:
             layer.activate_past_recording()
 
@@ -158,7 +158,8 @@ class TermwiseCache(Cache):
     def crop(self, tokens_to_remove: int) -> None:
         """Take back the last -`tokens_to_remove` tokens (at most 64); a positive number is the length to keep.
 
-        Errors: ValueError when more were folded into the state, or when padding stands among them.
+        Errors: ValueError when more were folded into the state, when padding stands among them, or when something needed for it
+        was not kept (`activate_past_recording`).
         """
         count = self.get_seq_length() - tokens_to_remove if tokens_to_remove > 0 else -tokens_to_remove
         if count <= 0:

@@ -13,6 +13,7 @@ from termwise.attention.catalogue import LayerOptions
 from termwise.attention.refusals import nearest
 from termwise.attention.spec import AttentionSpec
 from termwise.models.families import to_termwise_fields
+from termwise.models.groups import HeadGroup, layer_groups, plain_layer
 
 ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")
 
@@ -28,8 +29,9 @@ _FROM_TRANSFORMERS = set(PreTrainedConfig().to_dict()) | {
 class TermwiseConfig(PreTrainedConfig):
     """Configuration of a Llama-shaped model whose layers each hold a spec.
 
-    `attention`: an `AttentionSpec` (or its dict) for all layers, or a list with one for each layer. `layer_options`: the
-    same with `LayerOptions`. `qkv_bias` gives q, k and v a bias without one on the output projection (Qwen2);
+    `attention`: an `AttentionSpec` (or its dict) for all layers, or a list with one for each layer, where a layer may also
+    be a list of groups `{"kv_heads": [0, 2], "spec": spec}` that name each kv head once. `layer_options`: one
+    `LayerOptions`, or a list with one for each layer. `qkv_bias` gives q, k and v a bias without one on the output projection (Qwen2);
     `attention_bias` gives all four one. `rope_parameters` as transformers 5 stores it. Anything that cannot be is a
     ValueError naming the field, what is allowed and what to do.
 
@@ -90,8 +92,8 @@ class TermwiseConfig(PreTrainedConfig):
         self.eos_token_id = eos_token_id
         _check_names(kwargs)
         _check_sizes(self)
-        self.attention = _per_layer("attention", attention, AttentionSpec, num_hidden_layers)
-        self.layer_options = _per_layer("layer_options", layer_options, LayerOptions, num_hidden_layers)
+        self.attention = _per_layer("attention", attention, AttentionSpec, self)
+        self.layer_options = _per_layer("layer_options", layer_options, LayerOptions, self)
         try:
             super().__init__(**kwargs)
         except (ValueError, KeyError, StrictDataclassError) as error:
@@ -100,9 +102,20 @@ class TermwiseConfig(PreTrainedConfig):
         _check_blank_tokens(self.options)
 
     @property
+    def groups(self) -> tuple[tuple[HeadGroup, ...], ...]:
+        """For each layer its kv heads, grouped by spec."""
+        layers = _spread(self.attention, self.num_hidden_layers)
+        return tuple(layer_groups(entry, self.num_key_value_heads) for entry in layers)
+
+    @property
     def specs(self) -> tuple[AttentionSpec, ...]:
-        """The attention spec of each layer."""
-        return tuple(AttentionSpec.from_dict(d) for d in _spread(self.attention, self.num_hidden_layers))
+        """The attention spec of each layer. Errors: ValueError where a layer's heads differ; `groups` has them then."""
+        for i, groups in enumerate(self.groups):
+            if len(groups) > 1:
+                raise ValueError(
+                    f"TermwiseConfig: layer {i} has {len(groups)} specs, one a group of heads; read config.groups"
+                )
+        return tuple(groups[0].spec for groups in self.groups)
 
     @property
     def options(self) -> tuple[LayerOptions, ...]:
@@ -131,21 +144,24 @@ class TermwiseConfig(PreTrainedConfig):
 FIELDS = tuple(sorted(TermwiseConfig.__init__.__annotations__.keys() - {"kwargs", "return"}))
 
 
-def _spread(value: dict | list[dict], num_layers: int) -> list[dict]:
+def _spread(value: dict | list, num_layers: int) -> list:
     return value if isinstance(value, list) else [value] * num_layers
 
 
-def _per_layer(field: str, value: Any, kind: Any, num_layers: int) -> dict | list[dict]:
+def _per_layer(field: str, value: Any, kind: Any, config: TermwiseConfig) -> dict | list:
     """The value as plain dicts, after a round through the class that validates it."""
 
-    def plain(entry: Any, where: str) -> dict:
+    def plain(entry: Any, where: str) -> dict | list:
         if isinstance(entry, kind):
             return entry.to_dict()
-        if not isinstance(entry, dict):
+        is_grouped = kind is AttentionSpec and isinstance(entry, (list, tuple)) and where != field
+        if not isinstance(entry, dict) and not is_grouped:
             raise ValueError(
                 f"TermwiseConfig: {where}={entry!r}; allowed are a {kind.__name__} or its dict, or a list with one a layer"
             )
         try:
+            if is_grouped:
+                return plain_layer(layer_groups(entry, config.num_key_value_heads))
             return kind.from_dict(entry).to_dict()
         except ValueError as error:
             raise ValueError(f"TermwiseConfig: {where}: {error}") from None
@@ -154,6 +170,7 @@ def _per_layer(field: str, value: Any, kind: Any, num_layers: int) -> dict | lis
         return kind().to_dict()
     if not isinstance(value, (list, tuple)):
         return plain(value, field)
+    num_layers = config.num_hidden_layers
     if len(value) != num_layers:
         raise ValueError(
             f"TermwiseConfig: {field} lists {len(value)} layers, num_hidden_layers is {num_layers}; give one entry a layer, or one for all"

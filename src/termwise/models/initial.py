@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from termwise.models.convolution import ShortConvolution
-from termwise.models.layers import Attention, Gate
+from termwise.models.layers import Attention, Gate, GroupParameters
 
 
 def generator_for(seed: int, name: str) -> torch.Generator:
@@ -31,6 +31,6 @@ def initial_value(module: nn.Module, leaf: str, parameter: Tensor, std: float, g
         return torch.full(shape, module.start)
     if isinstance(module, nn.RMSNorm) or leaf == "norm_weight":
         return torch.ones(shape)
-    if leaf == "bias" or (isinstance(module, Attention) and leaf in ("norm_bias", "count_exponent")):
+    if leaf == "bias" or (isinstance(module, (Attention, GroupParameters)) and leaf in ("norm_bias", "count_exponent")):
         return torch.zeros(shape)
     return torch.empty(shape).normal_(0.0, std, generator=generator)

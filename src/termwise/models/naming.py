@@ -7,6 +7,7 @@ from pathlib import Path
 
 from termwise.attention.catalogue import catalogue
 from termwise.attention.refusals import nearest
+from termwise.models.gguf import gguf_file
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Named:
 
 
 def find_model(name: str) -> Named:
-    """The model behind a name: an existing folder wins over a catalogue name.
+    """The model behind a name: an existing folder or GGUF file wins over a catalogue name.
 
     A run's folder stands for its `model`. ValueError for a folder without a model (naming those below it), and for
     anything else that is neither folder nor variant, with the nearest name.
@@ -28,6 +29,8 @@ def find_model(name: str) -> Named:
     True
     """
     path = Path(name).expanduser()
+    if gguf_file(path) is not None:
+        return Named(name, path)
     if path.is_dir():
         note = (
             f"{name!r} is a folder here and a name of the catalogue; the folder is taken" if name in catalogue else None
@@ -68,7 +71,7 @@ def last_model(runs: Path = Path("termwise-runs"), variant: str = "softmax") -> 
 def trained_folder(name: str) -> Path:
     """The folder of a trained model. ValueError for a catalogue name, whose weights would be random, and where there is none."""
     path = Path(name).expanduser()
-    if path.is_dir() or name.startswith("hf:"):
+    if path.is_dir() or gguf_file(path) is not None or name.startswith("hf:"):
         found = find_model(name).folder
         assert found is not None
         return found

@@ -91,14 +91,16 @@ def generate_text(
     placed: Any = model.eval()
     placed.to(place, dtype=number_type)
     torch.manual_seed(seed)
-    stream, cache = TextStream(tokenizer, write), TermwiseCache(model.config.num_hidden_layers, reads_half)
-    draws: dict[str, Any] = {"do_sample": False, CACHE_FIELD: cache}
+    # A state too large to hold: the whole text is read at every step.
+    cache = None if model.model.no_state else TermwiseCache(model.config.num_hidden_layers, reads_half)
+    stream = TextStream(tokenizer, write)
+    draws: dict[str, Any] = {"do_sample": False, **({CACHE_FIELD: cache} if cache else {"use_cache": False})}
     if temperature > 0:
         draws |= {"do_sample": True, "temperature": temperature, "top_p": top_p, "top_k": 0}
     started = time.perf_counter()
     model.generate(
         ids.to(model.device), max_new_tokens=max_tokens, streamer=stream,
-        pad_token_id=model.config.eos_token_id, **draws,
+        pad_token_id=_first(model.config.eos_token_id), **draws,
     )  # fmt: skip
     seconds = time.perf_counter() - started
     return {
@@ -106,5 +108,10 @@ def generate_text(
         "tokens": len(stream.ids),
         "seconds": seconds,
         "tokens_per_second": len(stream.ids) / seconds,
-        "state_bytes": cache.nbytes,
+        "state_bytes": cache.nbytes if cache else 0,
     }
+
+
+def _first(ids: int | list[int] | None) -> int | None:
+    """One id of those that end a text: what stands behind a shorter sequence."""
+    return ids[0] if isinstance(ids, list) else ids

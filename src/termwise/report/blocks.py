@@ -67,7 +67,15 @@ class Lines:
     kind: Literal["lines"] = "lines"
 
 
-Block = Table | Figure | Facts | Lines
+@dataclass(frozen=True)
+class Html:
+    """Markup of our own making, its texts escaped already."""
+
+    markup: str
+    kind: Literal["html"] = "html"
+
+
+Block = Table | Figure | Facts | Lines | Html
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from termwise.report import bench_page
+from termwise.report import bench_page, inspect_page, plan_page, verify_page
 from termwise.report.bench_view import bench_view
-from termwise.report.read import read
+from termwise.report.inspect_view import inspect_view
+from termwise.report.plan_view import plan_view
+from termwise.report.read import Reading, read
 from termwise.report.sections import sections, text_name
 from termwise.report.verdict import summary
+from termwise.report.verify_view import verify_view
 from termwise.report.view import View, view
 from termwise.report.words import Words, words
 from termwise.results import atomic_write_text
@@ -27,10 +30,22 @@ def write(folder: str | Path, *, lang: str = "en") -> Path:
     say = words(lang)
     reading = read(folder)
     path = Path(folder) / "index.html"
-    is_bench = reading.run["command"] == "bench"
-    text = rendered(bench_page.parts(bench_view(reading), say), say) if is_bench else render(view(reading), say)
-    atomic_write_text(path, text)
+    atomic_write_text(path, _text(reading, say))
     return path
+
+
+def _text(reading: Reading, say: Words) -> str:
+    """The page of whatever command made the run."""
+    command = reading.run["command"]
+    if command == "bench":
+        return rendered(bench_page.parts(bench_view(reading), say), say)
+    if command == "inspect":
+        return rendered(inspect_page.parts(inspect_view(reading), say), say)
+    if command == "plan":
+        return rendered(plan_page.parts(plan_view(reading), say), say)
+    if command == "verify":
+        return rendered(verify_page.parts(verify_view(reading), say), say)
+    return render(view(reading), say)
 
 
 def render(shown: View, say: Words) -> str:

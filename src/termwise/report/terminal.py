@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from termwise.report import bench_page, bench_tables, tables, verdict
+from termwise.report import bench_page, bench_tables, inspect_page, plan_page, tables, verdict, verify_page
 from termwise.report.bench_view import BenchView, bench_view
 from termwise.report.blocks import Cell
+from termwise.report.inspect_view import inspect_view
 from termwise.report.page import progress, title
+from termwise.report.plan_view import plan_view
 from termwise.report.read import read
+from termwise.report.verify_view import VerifyView, verify_view
 from termwise.report.view import View, view
 from termwise.report.words import Words, words
 
@@ -34,6 +38,15 @@ def summary(folder: str | Path, *, lang: str = "en") -> Group:
     reading = read(folder)
     if reading.run["command"] == "bench":
         return _bench(bench_view(reading), Path(folder), say)
+    if reading.run["command"] == "verify":
+        return _verify(verify_view(reading), Path(folder), say)
+    if reading.run["command"] == "inspect":
+        inspection = inspect_view(reading)
+        made = (inspect_page.ladder_table(inspection, say), inspect_page.heads_table(inspection, say))
+        return _ended(inspect_page.parts(inspection, say), made, Path(folder), say)
+    if reading.run["command"] == "plan":
+        plan = plan_view(reading)
+        return _ended(plan_page.parts(plan, say), (plan_page.front_table(plan, say),), Path(folder), say)
     shown = view(reading)
     told = verdict.summary(shown, say)
     head = Text(title(shown, say), style="bold")
@@ -64,6 +77,45 @@ def _bench(shown: BenchView, folder: Path, say: Words) -> Group:
     page = folder / "index.html"
     opened = [Text(say("terminal.open", path=page), style="bold")] if page.exists() else []
     return Group(*head, *tables, *missing, *opened)
+
+
+def _verify(shown: VerifyView, folder: Path, say: Words) -> Group:
+    """The end of a verification: the verdict, every figure, what failed and what was left out."""
+    from rich.console import Group
+    from rich.text import Text
+
+    told = verify_page.parts(shown, say)
+    is_bad = bool(shown.having("failed"))
+    head = [
+        Text(told["title"], style="bold"),
+        Text(told["summary"].headline, style="bold red" if is_bad else "bold green"),
+    ]
+    head += [Text(line) for line in told["summary"].lines]
+    brief = (verify_page.figures(shown, say, is_brief=True), verify_page.soak(shown, say, is_brief=True))
+    rest = [
+        Text(f"{row[0].text}, {row[1].text}: {say(f'verify.status.{status}')}: {row[2].text}", style=style)
+        for status, style in (("failed", _TONES["flag"]), ("excluded", "dim"), ("not_measured", "dim"))
+        for table in (verify_page.problems(shown, status, say),)
+        for row in (table.rows if table else ())
+    ]
+    page = folder / "index.html"
+    opened = [Text(say("terminal.open", path=page), style="bold")] if page.exists() else []
+    return Group(*head, *(_table(table) for table in brief if table), *rest, *opened)
+
+
+def _ended(parts: dict[str, Any], made: Sequence[tables.Table | None], folder: Path, say: Words) -> Group:
+    """The end of an inspection or a plan: what the page says first, and the tables that have rows."""
+    from rich.console import Group
+    from rich.text import Text
+
+    told = parts["summary"]
+    lines = [Text(parts["title"], style="bold"), Text(told.headline), *(Text(line) for line in told.lines)]
+    if parts["progress"]:
+        lines.append(Text(parts["progress"], style="yellow"))
+    body = [_table(table) for table in made if table is not None]
+    page = folder / "index.html"
+    opened = [Text(say("terminal.open", path=page), style="bold")] if page.exists() else []
+    return Group(*lines, *body, *opened)
 
 
 def _table(brief: tables.Table) -> Table:

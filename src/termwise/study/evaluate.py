@@ -133,7 +133,7 @@ def _open(named: Named, config: EvaluateConfig) -> Subject:
     model, tokenizer = load(named.folder)
     if tokenizer is None and model.config.vocab_size not in (257, recall_vocabulary()):
         raise ValueError(f"{named.folder} holds no tokenizer, so no text can be scored; copy a tokenizer.json into it")
-    spec, layer = model.config.specs[0], model.config.options[0]
+    spec, layer = model.config.groups[0][0].spec, model.config.options[0]
     return Subject(
         named, model, str(named.folder) if tokenizer is not None else "bytes", spec.to_dict(), layer.to_dict()
     )
@@ -147,8 +147,8 @@ def recall_vocabulary() -> int:
 
 
 def _described(subject: Subject) -> dict[str, Any]:
-    specs = set(subject.model.config.specs)
-    shown = {"formula": f"{len(specs)} kinds of layers", "short_name": "", "parts_that_cancel": []}
+    specs = {group.spec for layer in subject.model.config.groups for group in layer}
+    shown = {"formula": f"{len(specs)} kinds of heads", "short_name": "", "parts_that_cancel": []}
     if len(specs) == 1:
         (spec,) = specs
         shown = {"formula": spec.formula, "short_name": spec.short_name, "parts_that_cancel": list(spec.explain())}

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from termwise.data.sources import find_roots
-from termwise.results import RunFolder
+from termwise.results import RunFolder, format_duration
 from termwise.study import measures
-from termwise.study.budget import format_duration
 from termwise.study.grid import StudyConfig
 from termwise.study.opening import open_study
 from termwise.study.planning import Plan, has_baseline, make_plan, study_entries, write_job

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from termwise.results import RunFolder, atomic_write_text
+from termwise.results import RunFolder, atomic_write_text, format_duration
 from termwise.study import recall
-from termwise.study.budget import Grid, Speed, format_duration, scored_within, steps_within
+from termwise.study.budget import Grid, Speed, scored_within, steps_within
 from termwise.study.grid import BASELINE, MAX_STEPS, Entry, RunConfig, StudyConfig, resolve
 from termwise.study.measures import read_result
 from termwise.study.opening import Say

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from termwise.study.budget import format_duration, makespan
+from termwise.results import format_duration
+from termwise.study.budget import makespan
 from termwise.study.workers import Task
 
 if TYPE_CHECKING:

@@ -174,7 +174,8 @@ def bad_rows(model: TermwiseForCausalLM, text: Text, config: RunConfig) -> list[
     for layer, found in counts.items():
         if found.rows.numel():
             for metric, bad in (("vanishing_rows", found.vanishing), ("negative_rows", found.negative)):
-                shares = bad / found.rows
+                # Heads whose spec sums no rows have none.
+                shares = bad / found.rows.clamp(min=1)
                 rows.append((metric, layer, int(shares.argmax()), float(shares.max())))
     return rows
 
@@ -220,7 +221,10 @@ def formula_bytes(model: TermwiseForCausalLM, length: int) -> int:
     length += model.config.blank_tokens
     channels = width * (model.config.num_attention_heads + 2 * heads)
     past = sum(4 * channels * max(0, options.conv_size - 1) for options in model.config.options)
-    return past + sum(cost(spec, width, width, length, kv_heads=heads).state_bytes for spec in model.config.specs)
+    groups = [group for layer in model.config.groups for group in layer]
+    return past + sum(
+        cost(group.spec, width, width, length, kv_heads=len(group.kv_heads)).state_bytes for group in groups
+    )
 
 
 def _or_reason(measure: Callable[[], int]) -> int | str:

@@ -1,6 +1,6 @@
 """Paired comparison of variants on the same held-out documents: differences, two intervals, Holm, verdicts.
 
-Axes: S seeds, D documents. The intervals themselves are in `intervals.py`.
+Axes: S seeds, D documents. The intervals themselves are in `analysis/intervals.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from termwise.study.intervals import DocumentBootstrap, Interval, bootstrap, check_level, mean_over_seeds, seed_p_value
+from termwise.analysis.intervals import (
+    DocumentBootstrap,
+    Interval,
+    bootstrap,
+    check_level,
+    mean_over_seeds,
+    seed_p_value,
+)
 
 Verdict = Literal["lower", "higher", "no difference found", "too few seeds", "too few documents"]
 Scores = Mapping[int, Mapping[Any, tuple[float, int]]]

@@ -30,6 +30,7 @@ class Loops:
     weigh_backward: Callable[..., None]
     add_mass: Callable[..., None]
     step: Callable[..., None]
+    grouped_step: Callable[..., None]
 
 
 @functools.cache
@@ -45,9 +46,9 @@ def compiled_loops() -> Loops | None:
     except Exception as error:
         _log.warning("numba does not load here (%s); attention runs in its torch forms, slower on a CPU", error)
         return None
-    from termwise.attention.backends import block_loops, step_loops
+    from termwise.attention.backends import block_loops, group_loops, step_loops
 
-    return _compile(numba, (block_loops, step_loops), is_cached=mode == "cached")
+    return _compile(numba, (block_loops, step_loops, group_loops), is_cached=mode == "cached")
 
 
 def cache_folder() -> Path:
@@ -100,6 +101,7 @@ def _is_writable(folder: Path) -> bool:
 # Callees before their callers.
 _FUNCTIONS = (
     "dot", "horner", "recentre", "fill_monomials", "monomials_backward", "weigh_block", "weigh_backward", "add_mass",
-    "monomials_of_row", "read_rows", "read_half_rows", "weigh_monomials", "add_row", "mark_keys", "score_keys", "middle_of",
-    "add_tail", "add_slots", "weigh_folded", "divide", "step",
+    "add_row", "monomials_of_row", "read_rows", "weigh_monomials", "mark_keys", "score_keys", "middle_of",
+    "add_values", "add_tail", "add_slots", "weigh_folded", "divide", "scale_free", "step", "score_slots", "score_groups",
+    "weigh_group", "add_slots_of_group", "grouped_step",
 )  # fmt: skip

@@ -11,86 +11,37 @@ import math
 import numpy as np
 
 from termwise.attention.backends.block_loops import dot
+from termwise.attention.backends.tables import ROW_SUM, SCALE_FREE
+from termwise.attention.backends.vectors import add_weighted_rows
 from termwise.attention.normalizers import VANISHING
 from termwise.attention.safe import FADED
 
-LARGE = 2**24  # bytes of moments beyond which they are taken to come from memory
-
 
 def monomials_of_row(x, offsets, out):
-    """The same for one row x (d,) into out (F,)."""
-    top = offsets.shape[0] - 1
+    """The same for one row x (d,) into out (F,). Views, not sums of indices: those might be negative, and are not vectorised."""
+    top, d = offsets.shape[0] - 1, x.shape[0]
     out[offsets[0]] = 1
     if top > 0:
-        for i in range(x.shape[0]):
-            out[offsets[1] + i] = x[i]
+        out[offsets[1] : offsets[1] + d] = x
     for n in range(2, top + 1):
         row, size = offsets[n], 1
-        for i in range(x.shape[0]):
-            below, factor = offsets[n - 1], x[i]
+        for i in range(d):
+            below, here, factor = out[offsets[n - 1] : offsets[n - 1] + size], out[row : row + size], x[i]
             for j in range(size):
-                out[row + j] = out[below + j] * factor
+                here[j] = below[j] * factor
             row += size
             size = size * (i + n) // (i + 1)
 
 
-def read_rows(phi, moments, is_large, out, spare):
-    """out (R, e) += phi (R, F) @ moments (F, e), in one read of them for all R; `spare` is like out.
+def read_rows(phi, moments, out):
+    """out (R, e) += phi (R, F) @ moments (F, e), in one read of them for all R. Moments of uint16 are the bits of bfloat16.
 
-    Eight rows at a time, in two sums that do not wait for each other, where they come from the cache; two where they come from
-    memory, whose prefetch loses track of more.
+    Sums of 128 rows first: thousands of terms one after another would lose digits.
     """
-    rows, width = moments.shape
-    spare[:] = 0
-    for first in range(0, rows, 32):
-        last = min(first + 32, rows)
+    for first in range(0, moments.shape[0], 128):
+        rows = slice(first, min(first + 128, moments.shape[0]))
         for r in range(phi.shape[0]):
-            f, total, other = first, out[r], spare[r]
-            if not is_large:
-                while f + 8 <= last:
-                    a, b, c, d = phi[r, f], phi[r, f + 1], phi[r, f + 2], phi[r, f + 3]
-                    for j in range(width):
-                        total[j] += (a * moments[f, j] + b * moments[f + 1, j]) + (
-                            c * moments[f + 2, j] + d * moments[f + 3, j]
-                        )
-                    f += 4
-                    a, b, c, d = phi[r, f], phi[r, f + 1], phi[r, f + 2], phi[r, f + 3]
-                    for j in range(width):
-                        other[j] += (a * moments[f, j] + b * moments[f + 1, j]) + (
-                            c * moments[f + 2, j] + d * moments[f + 3, j]
-                        )
-                    f += 4
-            while f + 2 <= last:
-                a, b = phi[r, f], phi[r, f + 1]
-                for j in range(width):
-                    total[j] += a * moments[f, j] + b * moments[f + 1, j]
-                f += 2
-            if f < last:
-                a = phi[r, f]
-                for j in range(width):
-                    total[j] += a * moments[f, j]
-    for r in range(out.shape[0]):
-        for j in range(width):
-            out[r, j] += spare[r, j]
-
-
-def read_half_rows(phi, moments, out):
-    """The same from bfloat16 moments, given as their bits (uint16): the upper half of an fp32 number."""
-    rows, width = moments.shape
-    for first in range(0, rows, 32):
-        last = min(first + 32, rows)
-        for r in range(phi.shape[0]):
-            f, total = first, out[r]
-            while f + 2 <= last:
-                a, b = phi[r, f], phi[r, f + 1]
-                for j in range(width):
-                    upper = np.uint32(np.uint32(moments[f, j]) << np.uint32(16)).view(np.float32)
-                    lower = np.uint32(np.uint32(moments[f + 1, j]) << np.uint32(16)).view(np.float32)
-                    total[j] += a * upper + b * lower
-                f += 2
-            if f < last:
-                for j in range(width):
-                    total[j] += phi[r, f] * np.uint32(np.uint32(moments[f, j]) << np.uint32(16)).view(np.float32)
+            add_weighted_rows(phi[r, rows], moments[rows], out[r])
 
 
 def weigh_monomials(phi, multiplicities, gain, mass):
@@ -153,18 +104,25 @@ def middle_of(y, decay, marked, folded_total, folded_count, faint):
     return count, (total / count if count >= faint else 0.0)
 
 
-def add_tail(y, decay, marked, middle, coefficients, value, new_value, out):
+def add_values(weights, value, new_value, out):
+    """out += weights (L + 1,) of the buffered keys and the token itself times their values."""
+    length = weights.shape[0] - 1
+    add_weighted_rows(weights[:length], value[:length], out)
+    add_row(out, weights[length], new_value)
+
+
+def add_tail(y, decay, marked, middle, coefficients, value, new_value, weights, out):
     """out += sum of p(y - middle) decay v over the marked keys; the sum of the weights."""
-    mass, length = 0.0, y.shape[0] - 1
-    for s in range(length + 1):
-        if marked[s]:
-            weight = horner(coefficients, y[s] - middle) * decay[s]
-            mass += weight
-            add_row(out, weight, new_value if s == length else value[s])
+    mass = 0.0
+    for s in range(y.shape[0]):
+        weight = horner(coefficients, y[s] - middle) * decay[s] if marked[s] else 0.0
+        mass += weight
+        weights[s] = weight
+    add_values(weights, value, new_value, out)
     return mass
 
 
-def add_slots(y, log_decay, marked, middle, tail_count, tail_mass, faint, value, new_value, out):
+def add_slots(y, log_decay, marked, middle, tail_count, tail_mass, faint, value, new_value, weights, out):
     """Slots exp(x - M) beside the tail exp(m - M) p, M = max(largest slot score, m): (mass, decayed count, M)."""
     length, top = y.shape[0] - 1, -math.inf
     for s in range(length + 1):
@@ -179,10 +137,10 @@ def add_slots(y, log_decay, marked, middle, tail_count, tail_mass, faint, value,
         out[j] = out[j] * gain if reads_tail else 0
     mass = 0.0
     for s in range(length + 1):
-        if marked[s]:
-            weight = math.exp(y[s] - largest)
-            mass += weight
-            add_row(out, weight, new_value if s == length else value[s])
+        weight = math.exp(y[s] - largest) if marked[s] else 0.0
+        mass += weight
+        weights[s] = weight
+    add_values(weights, value, new_value, out)
     return mass + gain * tail_mass, mass + gain * tail_count, largest
 
 
@@ -204,37 +162,66 @@ def weigh_folded(
 
 
 def divide(out, mass, count):
-    """U / Z by the vanishing rule: |Z| stays above a share of the decayed count."""
+    """U / Z by the vanishing rule: |Z| stays above a share of the decayed count; the divisor."""
     floor = VANISHING * count
     divisor = mass
     if abs(mass) < floor:
         divisor = -floor if mass < 0 else floor
     for j in range(out.shape[0]):
         out[j] /= divisor
+    return divisor
+
+
+def scale_free(out, divisor, subtracts_mean, eps, gain, weight, bias):
+    """out = gain w z / sqrt(mean(z^2) + eps) + b, z = y or y - mean(y), y = out / divisor: L2, RMS and Layer. Zero stays zero."""
+    width, mean, square = out.shape[0], out.dtype.type(0), out.dtype.type(0)
+    for j in range(width):
+        out[j] /= divisor
+        mean += out[j]
+    if subtracts_mean:
+        for j in range(width):
+            out[j] -= mean / width
+    for j in range(width):
+        square += out[j] * out[j]
+    root = math.sqrt(square / width + eps)
+    factor = out.dtype.type(gain / root) if root > 0 else out.dtype.type(0)
+    for j in range(width):
+        out[j] *= factor
+    if weight.shape[0] > 0:
+        for j in range(width):
+            out[j] *= weight[j]
+    if bias.shape[0] > 0:
+        for j in range(width):
+            out[j] += bias[j]
 
 
 def step(
     query, slot_query, key, slot_key, value, rank, new_key, new_slot_key, new_value, length, count, log_decay, folded_log_decay,
     moments, half, mass, folded_count, reference, is_folded, starts, offsets, widths, multiplicities, coefficients, binomials,
-    scales, window, sinks, is_centered, has_tail, divides, appends, weighted, out_mass, out_count, out_peak, start, stop,
+    scales, window, sinks, is_centered, has_tail, norm, subtracts_mean, eps, gain, norm_weight, norm_bias, appends, weighted,
+    out_mass, out_count, out_peak, start, stop,
 ):  # fmt: skip
     """Sums of one token over buffer, itself and the folded moments: true sums are these times exp(out_peak).
 
     query (N, R, d) mapped; slot_query the same unmapped; key, value (N, places, .), the first `length` taken; rank (B or 1,
     places), -1: empty; count (B or 1,) keys before this one; log_decay (N, length) from each key to this token, (N, 0): no
     decay; moments (N, F, e); half: their bfloat16 copy, (N, 0, 0): none; starts: where order n begins in the moments, -1: not
-    kept; window 0: no exact slots. `divides`: weighted becomes U / Z, by the vanishing rule; `appends`: the token takes the
-    next place. Heads `start` to `stop` alone are computed, so that threads can share them. Follows reading.py line by line.
+    kept; window 0: no exact slots. `norm`: weighted is left as U (SUMS), becomes U / Z by the vanishing rule (ROW_SUM), or is
+    normalized by `scale_free`, norm_weight and norm_bias (G, R, e or 0). `appends`: the token takes the next place. Heads
+    `start` to `stop` alone are computed, so that threads can share them. Follows reading.py line by line.
     """
     heads, group, d = query.shape
     near, far = np.zeros(length + 1, dtype=np.bool_), np.zeros(length + 1, dtype=np.bool_)
     y, decay = np.empty(length + 1, dtype=np.float64), np.ones(length + 1, dtype=np.float64)
     phi = np.empty((group, offsets[-1] + widths[-1]), dtype=query.dtype)
-    scaled, spare = np.empty(d, dtype=query.dtype), np.empty((group, weighted.shape[2]), dtype=query.dtype)
-    is_large, faint = moments.size * moments.itemsize > LARGE, FADED * np.finfo(query.dtype).tiny
+    scaled, weights = np.empty(d, dtype=query.dtype), np.empty(length + 1, dtype=query.dtype)
+    faint = FADED * np.finfo(query.dtype).tiny
+    marked = -1
     for n in range(start, stop):
         row = n // (heads // count.shape[0])
-        mark_keys(count[row], rank[row], length, window, sinks, has_tail, near, far)
+        if row != marked:
+            mark_keys(count[row], rank[row], length, window, sinks, has_tail, near, far)
+            marked = row
         for s in range(log_decay.shape[1]):
             decay[s] = math.exp(log_decay[n, s])
         reads_folded, folded_decay = has_tail and is_folded[row], math.exp(min(folded_log_decay[n], 0.0))
@@ -253,7 +240,7 @@ def step(
                 score_keys(query[n, r], key[n], new_key[n], scales[0], far, y)
                 tail_count, mean = middle_of(y, decay, far, folded_total, held, faint)
                 middle = mean if is_centered else 0.0
-                tail_mass = add_tail(y, decay, far, middle, coefficients, value[n], new_value[n], out)
+                tail_mass = add_tail(y, decay, far, middle, coefficients, value[n], new_value[n], weights, out)
             if reads_folded:
                 tail_mass += weigh_folded(
                     scaled, mass[n], starts, offsets, widths, multiplicities, coefficients, binomials, offset - middle,
@@ -265,18 +252,21 @@ def step(
                 if starts[o] >= 0:
                     these, kept = phi[:, offsets[o] : offsets[o] + widths[o]], slice(starts[o], starts[o] + widths[o])
                     if half.shape[1] > 0:
-                        read_half_rows(these, half[n, kept], weighted[n])
+                        read_rows(these, half[n, kept], weighted[n])
                     else:
-                        read_rows(these, moments[n, kept], is_large, weighted[n], spare)
+                        read_rows(these, moments[n, kept], weighted[n])
         for r in range(group):
             if window > 0:
                 score_keys(slot_query[n, r], slot_key[n], new_slot_key[n], scales[1], near, y)
                 out_mass[n, r], out_count[n, r], out_peak[n, r] = add_slots(
                     y, log_decay[n], near, out_peak[n, r], out_count[n, r], out_mass[n, r], faint, value[n], new_value[n],
-                    weighted[n, r],
+                    weights, weighted[n, r],
                 )  # fmt: skip
-            if divides:
+            if norm == ROW_SUM:
                 divide(weighted[n, r], out_mass[n, r], out_count[n, r])
+            elif norm == SCALE_FREE:
+                g, divisor = n % norm_weight.shape[0], count[row] + 1.0 if has_tail else out_mass[n, r]
+                scale_free(weighted[n, r], divisor, subtracts_mean, eps, gain, norm_weight[g, r], norm_bias[g, r])
         if appends:
             slot_key[n, length], value[n, length] = new_slot_key[n], new_value[n]
     if appends and start == 0:

@@ -13,6 +13,8 @@ from termwise.attention.monomials import multiplicities, width
 from termwise.attention.spec import AttentionSpec
 from termwise.attention.state import stored_orders
 
+SUMS, ROW_SUM, SCALE_FREE = 0, 1, 2  # what the loop of one token makes of its sums
+
 
 @dataclass(frozen=True, eq=False)
 class Tables:

@@ -5,6 +5,7 @@ Axes: V compared variants, D documents, B bootstrap resamples.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,8 @@ MIN_DOCUMENTS = 8
 
 OVER_SEEDS = "t over seeds"
 OVER_DOCUMENTS = "bootstrap over documents"
+T_OVER_TEXTS = "t over texts"
+BOOTSTRAP_OVER_TEXTS = "bootstrap over texts"
 
 
 @dataclass(frozen=True)
@@ -181,3 +184,22 @@ def check_level(level: float) -> None:
     """ValueError unless 0 < level < 1."""
     if not 0 < level < 1:
         raise ValueError(f"level {level!r}; allowed are numbers between 0 and 1; 0.95 is usual")
+
+
+def over_texts(differences: Sequence[float], level: float = 0.95, seed: int = 0) -> Interval | None:
+    """The interval of a mean over texts of equal length: the wider of Student's t and the bootstrap.
+
+    The t interval alone below MIN_DOCUMENTS texts or where the bootstrap has no bound; None below two texts.
+
+    >>> over_texts([0.1, 0.2, 0.3]).method
+    't over texts'
+    """
+    student = mean_over_seeds(differences, level)
+    if student is None:
+        return None
+    student = dataclasses.replace(student, method=T_OVER_TEXTS)
+    values = np.asarray(differences, dtype=np.float64)
+    drawn = bootstrap(values[None], np.ones(len(values)), seed=seed)[0].interval(level)
+    if drawn is None:
+        return student
+    return max(student, dataclasses.replace(drawn, method=BOOTSTRAP_OVER_TEXTS), key=lambda interval: interval.width)
