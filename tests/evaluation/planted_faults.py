@@ -9,8 +9,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
-from pytest import MonkeyPatch
 from torch import Tensor
 
 from termwise.attention.forms import attend
@@ -19,10 +19,13 @@ from termwise.models import backbone, layers
 from termwise.models.cache import LayerCache, TermwiseCache
 
 Given = dict[str, Any]
-Plant = Callable[[MonkeyPatch], None]
+Plant = Callable[[pytest.MonkeyPatch], None]
 
 
-def in_every_call(before: Callable[[Given], None] | None = None, after: Callable[[Given, AttentionState], AttentionState] | None = None) -> Plant:  # fmt: skip
+def in_every_call(
+    before: Callable[[Given], None] | None = None,
+    after: Callable[[Given, AttentionState], AttentionState] | None = None,
+) -> Plant:
     """A fault in what a layer hands to `attend` (arguments by name), or in the state it gets back."""
 
     def faulty(query: Tensor, key: Tensor, value: Tensor, spec: Any, **rest: Any) -> Any:
@@ -140,7 +143,7 @@ def reference_lost(given: Given, state: AttentionState) -> AttentionState:
 # The cache ---------------------------------------------------------------------------------------------------------------
 
 
-def positions_restart(monkeypatch: MonkeyPatch) -> None:
+def positions_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     advance = TermwiseCache.advance
 
     def faulty(self: TermwiseCache, positions: Tensor, num_columns: int, num_sound: int) -> None:
@@ -149,7 +152,7 @@ def positions_restart(monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(TermwiseCache, "advance", faulty)
 
 
-def beams_keep_their_place(monkeypatch: MonkeyPatch) -> None:
+def beams_keep_their_place(monkeypatch: pytest.MonkeyPatch) -> None:
     select = LayerCache.batch_select_indices
 
     def faulty(self: LayerCache, indices: Tensor) -> None:
@@ -158,21 +161,21 @@ def beams_keep_their_place(monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(LayerCache, "batch_select_indices", faulty)
 
 
-def crop_takes_one_too_few(monkeypatch: MonkeyPatch) -> None:
+def crop_takes_one_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
     crop = LayerCache.crop
     monkeypatch.setattr(LayerCache, "crop", lambda self, tokens_to_remove: crop(self, tokens_to_remove + 1))
 
 
-def branches_share_everything(monkeypatch: MonkeyPatch) -> None:
+def branches_share_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TermwiseCache, "copy", lambda self: self)
 
 
-def convolution_forgets(monkeypatch: MonkeyPatch) -> None:
+def convolution_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
     next_past = layers.next_past
     monkeypatch.setattr(layers, "next_past", lambda *args, **kwargs: torch.zeros_like(next_past(*args, **kwargs)))
 
 
-def rotary_rounds_positions(monkeypatch: MonkeyPatch) -> None:
+def rotary_rounds_positions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Positions above 256 are no longer whole numbers in bfloat16."""
     arrange = backbone.arrange
 
@@ -191,9 +194,7 @@ class Fault:
 
     variant: str
     plant: Plant
-
-    def __repr__(self) -> str:
-        return self.variant
+    stage: str = "float64"
 
 
 SLOTS = "taylor:0..2@mean+w16s4"
@@ -224,5 +225,5 @@ FAULTS = {
     "crop takes one too few": Fault(SLOTS, crop_takes_one_too_few),
     "branches share everything": Fault(SOFTMAX, branches_share_everything),
     "convolution forgets": Fault(DECAYED, convolution_forgets),
-    "rotary rounds positions": Fault(SOFTMAX, rotary_rounds_positions),
+    "rotary rounds positions": Fault(SOFTMAX, rotary_rounds_positions, "bfloat16"),
 }
