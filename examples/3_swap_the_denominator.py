@@ -15,6 +15,7 @@
 #
 # [日本語](3_swap_the_denominator.ja.py)
 # · before: [2. Take terms away](2_take_terms_away.py)
+# · next: [4. From inspection to a converted model](4_inspect_to_converted.py)
 #
 # Softmax divides the weighted sum U of values by the sum Z of weights. What is this division for? To
 # make the weights sum to one, says the textbook. Here you replace it by other things and see what

@@ -94,9 +94,12 @@ def test_importing_termwise_is_light():
     assert loaded_by("import termwise; dir(termwise)") == set()
 
 
-@pytest.mark.parametrize(
-    "command", ["", "study", "evaluate", "generate", "bench", "inspect", "plan", "report", "variants", "verify"]
-)
+COMMANDS = [
+    "", "study", "inspect", "plan", "convert", "verify", "evaluate", "generate", "bench", "report", "variants",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_is_light(command):
     arguments = [command, "--help"] if command else ["--help"]
     assert loaded_by(f"from termwise.cli import main; main({arguments!r})") == set()

@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import termwise
-from termwise.commands import bench, evaluate, generate, inspect, plan, report, study, variants, verify
+from termwise.commands import bench, convert, evaluate, generate, inspect, plan, report, study, variants, verify
 
 app = typer.Typer(
     name="termwise",
@@ -43,8 +43,8 @@ def root(
 
 
 COMMANDS = (
-    study.study, inspect.inspect, plan.plan, verify.verify, evaluate.evaluate, generate.generate, bench.bench,
-    report.report, variants.variants,
+    study.study, inspect.inspect, plan.plan, convert.convert, verify.verify, evaluate.evaluate, generate.generate,
+    bench.bench, report.report, variants.variants,
 )  # fmt: skip
 for command in COMMANDS:
     app.command()(command)

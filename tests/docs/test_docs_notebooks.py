@@ -33,7 +33,7 @@ def cells(name: str, kind: str) -> list[str]:
 
 
 def test_both_languages_have_every_notebook():
-    assert len(NOTEBOOKS) >= 3
+    assert len(NOTEBOOKS) == 4
     assert [f"{name}.ja" for name in NOTEBOOKS] == [path.stem for path in execute.notebooks(".ja")]
 
 
@@ -122,6 +122,15 @@ def test_what_cancels(site):
         "l2": ["changes", "CANCELS", "changes"],
         "rms-": ["changes", "CANCELS", "changes"],
     }
+
+
+def test_the_road_to_a_converted_model_ends_well(site):
+    text = page(site, "4_inspect_to_converted")
+    assert re.search(r"Of 8 kv heads \d keep all keys and \d exact slots alone", text)
+    assert "no difference found" in text
+    assert "All forms agree" in text
+    assert float(re.search(r"largest difference of the logits: (\d\S*)", text)[1]) < 1e-5
+    assert float(re.search(r"Tuning recovered ([\d.]+)\s%", text)[1]) > 10
 
 
 @pytest.mark.parametrize("name", ["1_sum_of_rnns", "1_sum_of_rnns.ja"])

@@ -34,6 +34,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "attention": [heads("taylor:0..2@mean+w8s2", "exp"), heads("taylor:0..2|layer+gi+ga", "drop+w8s2")],
         "layer_options": [{"qk_norm": True, "value_step": True, "output_norm": True}, {}],
     },
+    "evicting": {
+        "attention": [heads("drop+w8s2h4e16", "exp"), heads("taylor:0..2@mean+w8s2h4e16", "drop+w4s2e16")],
+    },
 }
 
 
@@ -44,7 +47,9 @@ def small(name: str = "softmax", **overrides: Any) -> TermwiseForCausalLM:
         "max_position_embeddings": 512, "initializer_range": 0.2,
     }  # fmt: skip
     fields |= VARIANTS.get(name, {}) | overrides
-    return build("softmax" if name == "mixed" else name, preset="tiny", vocab_size=VOCAB, seed=3, **fields).eval()
+    return build(
+        "softmax" if name in ("mixed", "evicting") else name, preset="tiny", vocab_size=VOCAB, seed=3, **fields
+    ).eval()
 
 
 def tokens(*shape: int, seed: int = 0) -> Tensor:

@@ -12,9 +12,14 @@ from tests.planning.tiny_plan import CONTEXT, config, planned, tiny_folder, writ
 from termwise.analysis.options import EXACT, kind_of, options, served_bytes
 from termwise.analysis.pretrained import open_pretrained
 from termwise.analysis.replanned import scored, under_plan
+from termwise.attention.names import parse
 from termwise.attention.spec import AttentionSpec
+from termwise.conversion.assemble import open_source
+from termwise.conversion.plan import read_plan
+from termwise.models.naming import model_hash
 from termwise.planning.config import PlanConfig, parse_context, parse_share, parse_shares
 from termwise.planning.opening import check_disjoint, opened
+from termwise.planning.plan_file import Plan, write_plan
 from termwise.planning.run import describe
 from termwise.report import page, terminal
 from termwise.results import Record, RunFolder
@@ -72,6 +77,37 @@ def test_the_plan_file_is_what_was_evaluated(places, finished):
     records = of(out, "held_out_nats", text=text, method="termwise", share=0.5)
     assert records[0].value == pytest.approx(loss, abs=1e-5)
     assert of(out, "held_out_nats", text=text, method="exact")[0].value == pytest.approx(exact, abs=1e-5)
+
+
+def test_conversion_reads_the_plan_of_this_model_alone(places, finished):
+    out, _ = finished
+    _, layers = plan_of(out)
+    source = open_source(str(places[0]))
+    found = read_plan(str(out), source.model.config, source.family, model_hash(source.place))
+    for specs, groups in zip(layers, found.layers, strict=True):
+        assert [spec for head in range(HEADS) for g in groups if head in g.kv_heads for spec in [g.spec]] == specs
+    several = {
+        (layer, head) for layer, specs in enumerate(layers) for head, s in enumerate(specs) if s.kernel.centers > 1
+    }
+    assert set(found.centers) == several
+    with pytest.raises(ValueError, match="another one of the same sizes"):
+        read_plan(str(out), source.model.config, source.family, "0" * 16)
+
+
+def test_centers_travel_with_the_plan(places, tmp_path):
+    source = open_source(str(places[0]))
+    grouped = parse("taylor:0@mean3+w8s4h4")
+    layers = ((EXACT, grouped), (grouped, grouped), (parse("drop+w8s4e64"), EXACT))
+    centers = {place: torch.randn(3, 6) for place in ((0, 1), (1, 0), (1, 1))}
+    sizes = {"num_layers": LAYERS, "num_heads": 4, "num_kv_heads": HEADS, "head_dim": 6}
+    model = {"folder": "m", "family": "llama", "config_hash": "abc"} | sizes
+    write_plan(Plan(model, CONTEXT, {"max_state": 0.5}, "bfloat16", layers, centers, {}, {}), tmp_path)
+    found = read_plan(str(tmp_path), source.model.config, source.family, "abc")
+    assert [[(g.kv_heads, g.spec) for g in groups] for groups in found.layers] == [
+        [((0,), EXACT), ((1,), grouped)], [((0, 1), grouped)], [((0,), layers[2][0]), ((1,), EXACT)],
+    ]  # fmt: skip
+    assert set(found.centers) == set(centers)
+    assert all(torch.equal(found.centers[place], centers[place]) for place in centers)
 
 
 def test_the_budget_holds_and_bytes_are_those_of_the_options(finished):
@@ -179,6 +215,16 @@ def test_an_inspection_names_the_model_and_the_text_and_is_ranked_against(places
     assert (record.n, record.subject["variant"]) == (LAYERS * HEADS, plain[near].short_name)
     assert record.value == pytest.approx(-1.0)
     assert "inspection's true rises of 6 kv heads" in page.write(tmp_path / "out").read_text().replace("&#39;", "'")
+
+
+def test_an_inspection_of_other_heads_is_refused(places, tmp_path):
+    resolved = {"model": str(places[0]), "text": [str(places[1])], "column": None, "errors": "strict", "window": 31}
+    inspection = RunFolder.create(tmp_path / "inspection", "inspect", {}, resolved)
+    common = {"run_id": "inspect-1", "kind": "importance", "metric": "rise", "unit": "nats/token", "value": 0.1}
+    inspection.append(Record(subject={"layer": 3, "kv_head": 0}, **common))
+    with pytest.raises(ValueError, match="has figures of layer 3 kv head 0; model has 3 layers of 2"):
+        planned(config(tmp_path / "inspection", places[1]), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_another_command_s_folder_is_no_source(places, tmp_path):

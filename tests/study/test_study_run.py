@@ -10,12 +10,12 @@ import pytest
 import torch
 from tests.study.micro_study import run, small, write_text
 
+from termwise.data.spread import SpreadWindows
 from termwise.models import build
 from termwise.results import RunFolder
 from termwise.study import measures, planning, recall
 from termwise.study.grid import RunConfig
 from termwise.study.run import measured_state, new_model, run_one, state_formula
-from termwise.study.scored_text import SpreadWindows
 
 
 @pytest.fixture(scope="module")

@@ -165,12 +165,12 @@ class Tokens:
         total = 0
         for window in self.windows(context):
             if waiting and total + len(window.input_ids) > num_rows * context:
-                yield _pack(waiting)
+                yield pack(waiting)
                 waiting, total = [], 0
             waiting.append(window)
             total += len(window.input_ids)
         if waiting:
-            yield _pack(waiting)
+            yield pack(waiting)
 
     def _row_starts(self, seed: int, rows: npt.NDArray[np.int64], context: int) -> npt.NDArray[np.int64]:
         per_epoch = self.num_tokens // context
@@ -189,7 +189,8 @@ def _mapped(path: Path, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     return np.asarray(np.memmap(path, dtype=dtype, mode="r"))
 
 
-def _pack(windows: list[Window]) -> PackedWindows:
+def pack(windows: list[Window]) -> PackedWindows:
+    """Windows one after the other in one batch."""
     lengths = [len(window.input_ids) for window in windows]
     batch = Batch(
         np.concatenate([window.input_ids for window in windows])[None],

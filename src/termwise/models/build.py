@@ -13,7 +13,7 @@ from termwise.attention.catalogue import catalogue
 from termwise.attention.refusals import nearest
 from termwise.models.causal_lm import TermwiseForCausalLM
 from termwise.models.config import FIELDS, TermwiseConfig
-from termwise.models.gguf import gguf_file, read_gguf
+from termwise.models.gguf import gguf_file, read_gguf, read_gguf_config
 from termwise.models.presets import preset as find_preset
 
 ALIGNMENT = 64  # bytes; that of torch's own allocations
@@ -72,15 +72,21 @@ def load(path: str | Path) -> tuple[TermwiseForCausalLM, Any | None]:
 def _from_gguf(path: Path) -> tuple[TermwiseForCausalLM, Any]:
     """The weights of transformers' own model in ours, shared, not copied."""
 
-    def ours(config: dict[str, Any]) -> TermwiseConfig:
-        return TermwiseConfig.from_dict({k: v for k, v in config.items() if k != "quantization_config"})
-
-    theirs, tokenizer = read_gguf(path, ours)
+    theirs, tokenizer = read_gguf(path, _ours)
     with torch.device("meta"):
-        model = TermwiseForCausalLM(ours(theirs.config.to_dict()))
+        model = TermwiseForCausalLM(_ours(theirs.config.to_dict()))
     model.load_state_dict(theirs.state_dict(), assign=True)
     model.tie_weights()
     return model.eval(), tokenizer
+
+
+def gguf_config(path: Path) -> TermwiseConfig:
+    """The configuration of a GGUF file, without its weights."""
+    return _ours(read_gguf_config(path).to_dict())
+
+
+def _ours(config: dict[str, Any]) -> TermwiseConfig:
+    return TermwiseConfig.from_dict({k: v for k, v in config.items() if k != "quantization_config"})
 
 
 def pickle_refusal(folder: Path, pickle: str, auto: str = "AutoModelForCausalLM") -> str:

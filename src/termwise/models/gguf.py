@@ -27,16 +27,23 @@ def read_gguf(path: Path, check: Callable[[dict[str, Any]], object]) -> tuple[An
 
     `check` gets the configuration before any weight is read. Errors: its own, and ValueError for what cannot be read.
     """
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    source = {"gguf_file": path.name, "local_files_only": True}
+    check(read_gguf_config(path).to_dict())
+    model = _read(path, AutoModelForCausalLM, source | {"dtype": "float32", "attn_implementation": "sdpa"})
+    return model, _read(path, AutoTokenizer, source)
+
+
+def read_gguf_config(path: Path) -> Any:
+    """The configuration that transformers makes of a file. ValueError for one that cannot be read."""
     try:
         import gguf  # noqa: F401 (transformers reads the file through it)
     except ImportError:
         raise ValueError(f"{path} is a GGUF file, which needs one more package: pip install 'termwise[gguf]'") from None
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig
 
-    source = {"gguf_file": path.name, "local_files_only": True}
-    check(_read(path, AutoConfig, source).to_dict())
-    model = _read(path, AutoModelForCausalLM, source | {"dtype": "float32", "attn_implementation": "sdpa"})
-    return model, _read(path, AutoTokenizer, source)
+    return _read(path, AutoConfig, {"gguf_file": path.name, "local_files_only": True})
 
 
 def _read(path: Path, auto: Any, source: dict[str, Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,6 +59,13 @@ def model_folder(path: Path) -> Path:
     below = sorted(str(found.parent) for found in path.glob("runs/*/*/model/config.json"))
     hint = f"; models in it: {', '.join(below[:4])}{' ...' if len(below) > 4 else ''}" if below else ""
     raise ValueError(f"{path} holds no model (no config.json){hint}")
+
+
+def model_hash(place: Path) -> str:
+    """What the configuration of a model says, as 16 hex digits of its config.json, or of the first MiB of a GGUF file."""
+    path = gguf_file(place) or place / "config.json"
+    with open(path, "rb") as file:
+        return hashlib.sha256(file.read(2**20)).hexdigest()[:16]
 
 
 def last_model(runs: Path = Path("termwise-runs"), variant: str = "softmax") -> Path | None:

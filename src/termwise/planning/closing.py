@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from termwise.models.naming import model_hash
 from termwise.planning.choosing import Candidate
 from termwise.planning.evaluating import Evaluator
 from termwise.planning.job import Planning
-from termwise.planning.plan_file import Plan, model_hash, write_plan
+from termwise.planning.plan_file import Plan, write_plan
 from termwise.planning.recording import Recorder
 from termwise.results import format_duration
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from termwise.planning.choosing import SLOTS, TERMWISE, Candidate, Menu, baseline, candidates, share_for_loss
@@ -18,26 +19,28 @@ def choose(one: Planning, evaluator: Evaluator, menu: Menu) -> tuple[list[Candid
     sizes = one.opened.pretrained.num_layers, one.opened.pretrained.num_kv_heads
     plans: list[Candidate] = []
     for share in reversed(one.shares):
-        for method in (TERMWISE, SLOTS):
-            plans.append(_best(one, evaluator, menu, method, share))
-        plans.append(baseline(one.config.context, share, *sizes))
+        plans += [*_best(one, evaluator, menu, share), baseline(one.config.context, share, *sizes)]
     if one.config.max_state is not None:
         chosen = next(plan for plan in plans if plan.method == TERMWISE and plan.share == one.config.max_state)
     else:
         chosen = _for_loss(one, evaluator, menu, [plan for plan in plans if plan.method == TERMWISE])
         if chosen not in plans:
-            plans += [chosen, _best(one, evaluator, menu, SLOTS, chosen.share)]
-            plans.append(baseline(one.config.context, chosen.share, *sizes))
+            plans += [*_best(one, evaluator, menu, chosen.share), baseline(one.config.context, chosen.share, *sizes)]
     texts = one.opened.planning[1:]
     planned = evaluator.rise(chosen, evaluator.exact, texts).value
     return plans, chosen, {"proxy": chosen.predicted, "rise_on_planning_texts": planned}
 
 
-def _best(one: Planning, evaluator: Evaluator, menu: Menu, method: str, share: float) -> Candidate:
-    """Of the candidates of a method the one that truly loses least on the planning texts."""
-    texts = one.opened.planning[1:]
-    found = candidates(menu, method, share)
-    return min(found, key=lambda plan: sum(evaluator.loss(plan, text) for text in texts))
+def _best(one: Planning, evaluator: Evaluator, menu: Menu, share: float) -> tuple[Candidate, Candidate]:
+    """The plan within a share that truly loses least on the planning texts, and the one of exact slots alone that does."""
+
+    def loss(plan: Candidate) -> float:
+        return sum(evaluator.loss(plan, text) for text in one.opened.planning[1:])
+
+    slots = min(candidates(menu, SLOTS, share), key=loss)
+    # slots alone are a plan too: where sums win nothing, they are taken
+    own = [*candidates(menu, TERMWISE, share), dataclasses.replace(slots, method=TERMWISE)]
+    return min(own, key=loss), slots
 
 
 def _for_loss(one: Planning, evaluator: Evaluator, menu: Menu, front: list[Candidate]) -> Candidate:
@@ -55,6 +58,6 @@ def _for_loss(one: Planning, evaluator: Evaluator, menu: Menu, front: list[Candi
         share = max(share_for_loss(menu, target, scale), float(menu.sizes.min() / menu.sizes[0]))
         if any(abs(share - plan.share) < SAME_SHARE for plan in tried):
             break
-        tried.append(_best(one, evaluator, menu, TERMWISE, share))
+        tried.append(_best(one, evaluator, menu, share)[0])
     within = [plan for plan in tried if rise(plan) <= target]
     return min(within, key=lambda plan: plan.share) if within else min(tried, key=rise)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scipy import stats
@@ -125,21 +125,17 @@ def measured_anchors(evaluator: Evaluator, menu: Menu, change: Sequence, number:
     return found
 
 
-def inspected_ranks(menu: Menu, inspection: RunFolder) -> tuple[list[float], list[float], str]:
+def proxies_beside(
+    menu: Menu, rises: Mapping[tuple[int, int], float], window: int
+) -> tuple[list[float], list[float], str]:
     """True rises of an inspection's kv heads, the proxies of the same heads, and the option these are of.
 
-    The option is the window without sums and heavy slots that is nearest to the inspection's window.
+    The option is the window without sums and heavy slots that is nearest to the inspection's `window`.
     """
-    wanted = inspection.run["resolved"]["window"]
     plain = [
         n for n, spec in enumerate(menu.options) if kind_of(spec) == "slots" and spec.local and not spec.local.heavy
     ]
-    near = min(plain, key=lambda n: abs(_window(menu.options[n]) - wanted))
-    rises = {
-        (record.subject["layer"], record.subject["kv_head"]): record.value
-        for record in inspection.records()
-        if record.metric == "rise" and "kv_head" in record.subject and record.value is not None
-    }
+    near = min(plain, key=lambda n: abs(_window(menu.options[n]) - window))
     proxies = [float(menu.rise[layer, head, near]) for layer, head in rises]
     return list(rises.values()), proxies, menu.options[near].short_name
 

@@ -47,6 +47,22 @@ def inspected(config: PlanConfig) -> PlanConfig:
     return PlanConfig(**(config.model_dump() | taken))
 
 
+def inspected_rises(path: Path, pretrained: Pretrained) -> dict[tuple[int, int], float]:
+    """True rises of single kv heads by (layer, kv head), as an inspection measured them. ValueError for heads the model has not."""
+    rises = {
+        (record.subject["layer"], record.subject["kv_head"]): record.value
+        for record in RunFolder.open(path).records()
+        if record.metric == "rise" and "kv_head" in record.subject and record.value is not None
+    }
+    unknown = [place for place in rises if place[0] >= pretrained.num_layers or place[1] >= pretrained.num_kv_heads]
+    if unknown:
+        raise ValueError(
+            f"{path} has figures of layer {unknown[0][0]} kv head {unknown[0][1]}; {pretrained.name} has "
+            f"{pretrained.num_layers} layers of {pretrained.num_kv_heads}: inspect this model again"
+        )
+    return rises
+
+
 def opened(config: PlanConfig) -> Opened:
     """Model and texts. ValueError for what cannot be planned: families without a causal cache, contexts beyond the model's."""
     from termwise.data.sources import find_roots

@@ -7,7 +7,6 @@ plan.safetensors, where specs have several centers: "layers.{i}.centers.{g}" (m,
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from termwise.attention.spec import AttentionSpec
+from termwise.models.groups import layer_groups
 from termwise.results import atomic_write_text
 
 SCHEMA = 1
@@ -50,25 +50,14 @@ def write_plan(plan: Plan, folder: Path) -> Path:
         os.replace(beside, folder / TENSORS)
     told = {
         "schema": SCHEMA, "model": plan.model, "context": plan.context, "target": plan.target,
-        "cache_dtype": plan.cache_dtype, "layers": [as_groups(layer) for layer in plan.layers],
+        "cache_dtype": plan.cache_dtype, "layers": [_groups(layer) for layer in plan.layers],
         "predicted": plan.predicted, "measured": plan.measured,
     }  # fmt: skip
     atomic_write_text(folder / JSON, json.dumps(told, indent=1, ensure_ascii=False) + "\n")
     return folder / JSON
 
 
-def as_groups(layer: Sequence[AttentionSpec]) -> list[dict[str, Any]]:
-    """Heads of equal specs as one group, in the order of their first heads."""
-    return [
-        {"kv_heads": [head for head, own in enumerate(layer) if own == spec], "spec": spec.to_dict()}
-        for spec in dict.fromkeys(layer)
-    ]
-
-
-def model_hash(folder: Path) -> str:
-    """What config.json says, as 16 hex digits: a plan for one model is not a plan for another. A file stands for itself."""
-    path = folder / "config.json" if folder.is_dir() else folder
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        digest.update(file.read(2**20))
-    return digest.hexdigest()[:16]
+def _groups(layer: Sequence[AttentionSpec]) -> list[dict[str, Any]]:
+    """Heads of equal specs as one group."""
+    heads = [{"kv_heads": [head], "spec": spec} for head, spec in enumerate(layer)]
+    return [group.to_dict() for group in layer_groups(heads, len(layer))]

@@ -54,7 +54,7 @@ class Recorder:
     ) -> Iterator[Record]:
         """Of every plan its bytes and its rise; of every termwise plan its difference from the others of equal bytes."""
         for plan in plans:
-            subject = self._subject(plan, is_chosen=plan is chosen)
+            subject = self._subject(plan, is_chosen=plan == chosen)
             yield self._record("state_share", subject, self._share(plan, evaluator, self._config.cache_dtype), "share")
             yield self._rise("loss_rise", subject, evaluator.rise(plan, evaluator.exact, texts), EXACT_MODEL)
             if plan.predicted is not None:
@@ -66,7 +66,7 @@ class Recorder:
         for plan in (plan for plan in plans if plan.method == TERMWISE):
             for other in plans:
                 if other.share == plan.share and other.method in (SLOTS, UNIFORM):
-                    subject = self._subject(plan, is_chosen=plan is chosen)
+                    subject = self._subject(plan, is_chosen=plan == chosen)
                     yield self._rise("gain", subject, evaluator.rise(plan, other, texts), other.method)
 
     def heads(self, chosen: Candidate, width: int) -> Iterator[Record]:

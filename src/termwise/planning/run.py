@@ -57,7 +57,7 @@ def run_plan(config: PlanConfig, out: Path, *, arguments: Mapping[str, Any], con
     from termwise.planning.closing import finish
     from termwise.planning.deciding import choose
     from termwise.planning.job import Planning
-    from termwise.planning.opening import inspected, opened
+    from termwise.planning.opening import inspected, inspected_rises, opened
 
     started = time.monotonic()
 
@@ -66,6 +66,8 @@ def run_plan(config: PlanConfig, out: Path, *, arguments: Mapping[str, Any], con
 
     resolved = inspected(config)
     found = opened(resolved)
+    inspection = Path(config.source).expanduser()
+    rises = inspected_rises(inspection, found.pretrained) if resolved.source != config.source else {}
     options = _options(resolved, found)
     smallest = _smallest(resolved, options, found)
     for note in found.passages.notes:
@@ -79,7 +81,7 @@ def run_plan(config: PlanConfig, out: Path, *, arguments: Mapping[str, Any], con
     evaluator = _evaluator(one, centers)
     _anchors(one, evaluator, menu, change)
     if resolved.source != config.source:
-        _beside_inspection(one, menu, Path(config.source).expanduser())
+        _beside_inspection(one, menu, inspection, rises)
     # proxies and single heads are too small for half precision; whole plans are not
     one.opened.pretrained.model.to(getattr(torch, one.config.dtype))
     finish(one, evaluator, *choose(one, evaluator, menu))
@@ -217,14 +219,15 @@ def _anchors(one: Planning, evaluator: Evaluator, menu: Menu, change: Tensor) ->
         one.say(f"{record.metric.replace('_', ' ')} over {len(found)} single heads: {told}")
 
 
-def _beside_inspection(one: Planning, menu: Menu, path: Path) -> None:
+def _beside_inspection(one: Planning, menu: Menu, path: Path, rises: dict[tuple[int, int], float]) -> None:
     """How alike the proxies and the true rises of an inspection rank the kv heads."""
-    from termwise.planning.evaluating import inspected_ranks
+    from termwise.planning.evaluating import proxies_beside
     from termwise.planning.recording import Recorder
 
     if any(r.metric == INSPECTED for r in one.folder.records()):
         return
-    record = Recorder(one.folder, one.config).inspected(*inspected_ranks(menu, RunFolder.open(path)))
+    found = proxies_beside(menu, rises, RunFolder.open(path).run["resolved"]["window"])
+    record = Recorder(one.folder, one.config).inspected(*found)
     one.folder.append(record)
     told = record.reason if record.value is None else f"{record.value:.2f}"
     one.say(f"rank correlation of the proxies with the true rises of {path}, {record.n} kv heads: {told}")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from termwise.report import bench_page, inspect_page, plan_page, verify_page
+from termwise.report import bench_page, convert_page, inspect_page, plan_page, verify_page
 from termwise.report.bench_view import bench_view
+from termwise.report.convert_page import convert_view
 from termwise.report.inspect_view import inspect_view
 from termwise.report.plan_view import plan_view
 from termwise.report.read import Reading, read
@@ -43,6 +44,8 @@ def _text(reading: Reading, say: Words) -> str:
         return rendered(inspect_page.parts(inspect_view(reading), say), say)
     if command == "plan":
         return rendered(plan_page.parts(plan_view(reading), say), say)
+    if command == "convert":
+        return rendered(convert_page.parts(convert_view(reading), say), say)
     if command == "verify":
         return rendered(verify_page.parts(verify_view(reading), say), say)
     return render(view(reading), say)

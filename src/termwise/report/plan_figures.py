@@ -46,7 +46,7 @@ def front(view: PlanView, say: Words) -> Figure | None:
 def _front(rows: list[dict[str, Any]], say: Words) -> dict[str, Any]:
     import altair as alt
 
-    shares = sorted({round(row["x"], 3) for row in rows})
+    shares = sorted({round(row["x"], 2) for row in rows})
     x_frame = drawing.padded([row["x"] for row in rows], 0.08)
     y_frame = drawing.padded([*(end for row in rows for end in (row["low"], row["high"])), 0.0], 0.05)
     axis = alt.Axis(values=shares, format=".0%", labelOverlap="greedy")
@@ -65,9 +65,8 @@ def _front(rows: list[dict[str, Any]], say: Words) -> dict[str, Any]:
     placed = spread(wanted, gap=15, low=0, high=HEIGHT)
     layers = alt.layer(zero, strokes, joined, dots)
     labels = [row | {"place": place} for row, place in zip(first, placed, strict=True)]
-    left = alt.X("x:Q", scale=alt.Scale(domain=x_frame, nice=False), axis=None)
     names = drawing.chart("labels").mark_text(align="left", dx=9).encode(
-        x=left, y=alt.Y("place:Q", scale=None, axis=None), text="line:N", color=color
+        x=x, y=alt.Y("place:Q", scale=None, axis=None), text="line:N", color=color
     )  # fmt: skip
     drawn = alt.layer(layers, names).resolve_scale(y="independent", x="shared")
     return drawing.specification(

@@ -118,7 +118,7 @@ def front_table(view: PlanView, say: Words) -> Table | None:
                 strong |= {len(rows)} if point.is_chosen else set()
                 rows.append(_front_row(point, view, say))
     names = ("share", "method", "rise", "gain", "proxy", "planned")
-    columns = tuple(Column(say(f"plan.column.{name}"), is_number=name != "method") for name in names)
+    columns = tuple(Column(say(f"plan.column.{name}"), is_number=name not in ("share", "method")) for name in names)
     return Table(say("plan.table.front"), columns, tuple(rows), frozenset(strong)) if rows else None
 
 
@@ -175,5 +175,5 @@ def _anchors(view: PlanView, say: Words) -> Table | None:
         for one in view.anchors
     )  # fmt: skip
     names = ("place", "option", "proxy", "change", "true")
-    columns = tuple(Column(say(f"plan.column.{name}"), is_number=name != "option") for name in names)
+    columns = tuple(Column(say(f"plan.column.{name}"), is_number=name not in ("place", "option")) for name in names)
     return Table(say("plan.table.anchors"), columns, rows) if rows else None

@@ -24,7 +24,9 @@ _DATA: tuple[str, ...] = (
 )
 _DATA += ("held_out_tokens", "held_out_documents", "held_out_bytes")
 # What stands without an option's name on the command line, by command.
-POSITIONAL = {"evaluate": "models", "bench": "variants", "inspect": "model", "plan": "source", "verify": "model"}
+POSITIONAL = {
+    "evaluate": "models", "bench": "variants", "inspect": "model", "plan": "source", "convert": "model", "verify": "model",
+}  # fmt: skip
 Pair = tuple[str, tuple[str, ...], bool]
 
 

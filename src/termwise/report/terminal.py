@@ -6,9 +6,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from termwise.report import bench_page, bench_tables, inspect_page, plan_page, tables, verdict, verify_page
+from termwise.report import (
+    bench_page,
+    bench_tables,
+    convert_page,
+    inspect_page,
+    plan_page,
+    tables,
+    verdict,
+    verify_page,
+)
 from termwise.report.bench_view import BenchView, bench_view
 from termwise.report.blocks import Cell
+from termwise.report.convert_page import convert_view
 from termwise.report.inspect_view import inspect_view
 from termwise.report.page import progress, title
 from termwise.report.plan_view import plan_view
@@ -38,6 +48,10 @@ def summary(folder: str | Path, *, lang: str = "en") -> Group:
     reading = read(folder)
     if reading.run["command"] == "bench":
         return _bench(bench_view(reading), Path(folder), say)
+    if reading.run["command"] == "convert":
+        conversion = convert_view(reading)
+        kept = (convert_page.losses(conversion, say), convert_page.heads(conversion, say))
+        return _ended(convert_page.parts(conversion, say), kept, Path(folder), say)
     if reading.run["command"] == "verify":
         return _verify(verify_view(reading), Path(folder), say)
     if reading.run["command"] == "inspect":
@@ -104,7 +118,7 @@ def _verify(shown: VerifyView, folder: Path, say: Words) -> Group:
 
 
 def _ended(parts: dict[str, Any], made: Sequence[tables.Table | None], folder: Path, say: Words) -> Group:
-    """The end of an inspection or a plan: what the page says first, and the tables that have rows."""
+    """The end of an inspection, a plan or a conversion: what the page says first, and the tables that have rows."""
     from rich.console import Group
     from rich.text import Text
 

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from termwise.report.english import ENGLISH
 from termwise.report.english_bench import ENGLISH_BENCH
+from termwise.report.english_convert import ENGLISH_CONVERT
 from termwise.report.english_inspect import ENGLISH_INSPECT
 from termwise.report.english_plan import ENGLISH_PLAN
 from termwise.report.english_verify import ENGLISH_VERIFY
 
-_TABLES = {"en": ENGLISH | ENGLISH_BENCH | ENGLISH_INSPECT | ENGLISH_PLAN | ENGLISH_VERIFY}
+_TABLES = {"en": ENGLISH | ENGLISH_BENCH | ENGLISH_CONVERT | ENGLISH_INSPECT | ENGLISH_PLAN | ENGLISH_VERIFY}
 LANGUAGES = tuple(_TABLES)
 
 

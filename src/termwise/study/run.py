@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from termwise.attention.state import FOLD
+from termwise.data.spread import SpreadWindows
 from termwise.data.text import Text, open_text
 from termwise.evaluation import held_out_loss
 from termwise.models.build import build
@@ -26,7 +27,6 @@ from termwise.models.sizes import extra_parameters, num_parameters
 from termwise.results import atomic_write_text, config_hash, now
 from termwise.study.grid import BASELINE, RunConfig
 from termwise.study.measures import RESULT_SCHEMA
-from termwise.study.scored_text import SpreadWindows
 from termwise.training.configuration import TrainingConfig
 from termwise.training.faults import TrainingDiverged
 

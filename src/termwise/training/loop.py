@@ -30,7 +30,7 @@ from termwise.training.log import TrainingLog
 from termwise.training.optimizer import load_optimizer_tensors, optimizer_tensors
 from termwise.training.placement import Placement, threads
 from termwise.training.signals import StopSignals
-from termwise.training.update import Outcome, Updater
+from termwise.training.update import Objective, Outcome, Updater, next_token
 
 _log = logging.getLogger(__name__)
 Evaluate = Callable[[nn.Module], dict[str, Any]]
@@ -67,6 +67,8 @@ def train(
     *,
     evaluate: Evaluate | None = None,
     on_step: OnStep | None = None,
+    objective: Objective = next_token,
+    is_enough: Callable[[], bool] = lambda: False,
 ) -> TrainingResult:
     """Train `model` in place, or go on where `folder` stopped; a finished folder is loaded and returned at once.
 
@@ -74,7 +76,8 @@ def train(
         however the step is cut into micro batches and processes
 
     `batches(step)`, step = 0, 1, ..., must be a pure function. `evaluate(model)` runs at every checkpoint step and the
-    last; its values go into that line of the log as "evaluation". `on_step` gets every step's line. Same configuration,
+    last; its values go into that line of the log as "evaluation". `on_step` gets every step's line. `objective` takes the
+    place of -log p(label); `is_enough`, asked before every step, ends the run early. Same configuration,
     batches and machine (one process on a CPU): the same bits, interrupted or not. Random generators are seeded with
     config.seed.
 
@@ -87,7 +90,8 @@ def train(
     placement, folder = Placement(config), Path(folder)
     lock = FolderLock(folder) if placement.is_main else contextlib.nullcontext()
     with lock, threads(config.threads), StopSignals() as signals:
-        run = _Run(Updater(model, batches, config, placement), folder, evaluate, on_step)
+        updater = Updater(model, batches, config, placement, objective)
+        run = _Run(updater, folder, evaluate, on_step, is_enough)
         run.take_up()
         asked = run.train_steps(signals)
         if asked is None:
@@ -102,8 +106,16 @@ def train(
 class _Run:
     """One run between updates: which step, what is written where, the clock."""
 
-    def __init__(self, updater: Updater, folder: Path, evaluate: Evaluate | None, on_step: OnStep | None) -> None:
+    def __init__(
+        self,
+        updater: Updater,
+        folder: Path,
+        evaluate: Evaluate | None,
+        on_step: OnStep | None,
+        is_enough: Callable[[], bool],
+    ) -> None:
         self.updater, self.folder, self.evaluate, self.on_step = updater, folder, evaluate, on_step
+        self.is_enough = is_enough
         self.model, self.config, self.place = updater.model, updater.config, updater.placement
         self.root = folder / "checkpoints"
         self.step, self.taken_up_at, self.saved_at = 0, 0, 0
@@ -154,7 +166,7 @@ class _Run:
         """Do the steps that are left. Returns the signal that asked to stop, after saving, or None."""
         path = self.folder / "log.jsonl"
         with TrainingLog(path, last_step=self.step) if self.place.is_main else contextlib.nullcontext() as log:
-            while self.step < self.config.steps:
+            while self.step < self.config.steps and not self.is_enough():
                 started = time.perf_counter()
                 outcome = self.updater.update(self.step, lambda: signals.received)
                 self.step += 1

@@ -18,6 +18,15 @@ from termwise.training.faults import Fault, locate
 from termwise.training.optimizer import learning_rate, make_optimizer
 from termwise.training.placement import Placement
 
+Objective = Callable[[nn.Module, Tensor, Tensor, Tensor], Tensor]
+"""(model, ids (1, T), labels (1, T), cu_seqlens) -> what a part adds to the loss, summed over its scored tokens."""
+
+
+def next_token(model: nn.Module, ids: Tensor, labels: Tensor, cu_seqlens: Tensor) -> Tensor:
+    """Sum over scored tokens of -log p(label)."""
+    logits = model(input_ids=ids, cu_seqlens=cu_seqlens).logits
+    return F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum")
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -34,8 +43,14 @@ class Updater:
     """Model and optimizer under one placement; `update(index)` is the whole of a training step."""
 
     def __init__(
-        self, model: nn.Module, batches: Callable[[int], BatchLike], config: TrainingConfig, placement: Placement
+        self,
+        model: nn.Module,
+        batches: Callable[[int], BatchLike],
+        config: TrainingConfig,
+        placement: Placement,
+        objective: Objective = next_token,
     ) -> None:
+        self.objective = objective
         self.model, self.batches, self.config, self.placement = model, batches, config, placement
         self.wrapped = placement.prepare(model)
         self.optimizer = make_optimizer(model, config)
@@ -81,8 +96,7 @@ class Updater:
         place = self.placement
         ids, labels, boundaries = (place.tensor(a) for a in (part.input_ids, part.labels, part.cu_seqlens))
         with place.autocast():
-            logits = self.wrapped(input_ids=ids, cu_seqlens=boundaries).logits
-        return F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum")
+            return self.objective(self.wrapped, ids, labels, boundaries)
 
     def _read(self, loss: Tensor, norm: Tensor, received: int | None) -> tuple[float, float, int | None]:
         """The numbers of all processes on the host, in one transfer: the only wait of a step."""
