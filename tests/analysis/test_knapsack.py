@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 
 import numpy as np
 import pytest
@@ -65,3 +66,14 @@ def test_what_does_not_fit_is_refused():
         least_loss(losses, sizes, sizes[0])
     with pytest.raises(ValueError, match="the least that the options reach is"):
         least_bytes(losses + 1.0, sizes, 0.5)
+
+
+def test_the_solver_says_nothing(capfd):
+    random = np.random.default_rng(3)
+    sizes = np.arange(1.0, 31.0)
+    losses = random.exponential(1.0, (90, 30)) / sizes**1.5
+    losses[:, -1] = 0.0
+    for power in (1.0, 0.6, 0.3):
+        assert sizes[least_loss(losses**power, sizes, 500.0)].sum() <= 500.0
+    os.write(1, b"after")
+    assert capfd.readouterr() == ("after", "")

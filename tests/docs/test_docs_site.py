@@ -12,6 +12,7 @@ import site_api
 import typer
 from tests.docs.conftest import ROOT
 
+import inspection
 import termwise
 from termwise import cli
 
@@ -99,3 +100,8 @@ def test_a_public_name_without_docstring_stops_the_build(monkeypatch):
 @pytest.mark.parametrize(("name", "baseline"), [("prose", "softmax"), ("prose", "linear_elu"), ("ladder", "softmax")])
 def test_findings_are_the_records(name, baseline):
     assert figure.table(name, baseline) in text_of(ROOT / "docs" / "findings.md")
+
+
+def test_the_ladder_in_the_findings_is_the_record():
+    ladder = inspection.table(ROOT / "benchmarks" / "records" / "inspect_smollm2")
+    assert ladder in text_of(ROOT / "docs" / "findings.md")

@@ -12,6 +12,7 @@ from tests.planning.tiny_plan import CONTEXT, config, planned, tiny_folder, writ
 from termwise.analysis.options import EXACT, kind_of, options, served_bytes
 from termwise.analysis.pretrained import open_pretrained
 from termwise.analysis.replanned import scored, under_plan
+from termwise.attention.cost import cost
 from termwise.attention.names import parse
 from termwise.attention.spec import AttentionSpec
 from termwise.conversion.assemble import open_source
@@ -117,7 +118,13 @@ def test_the_budget_holds_and_bytes_are_those_of_the_options(finished):
         kept = sum(served_bytes(spec, CONTEXT, 6, 6, dtype) for specs in layers for spec in specs)
         whole = LAYERS * HEADS * served_bytes(EXACT, CONTEXT, 6, 6, dtype)
         assert told["measured"][f"share_{dtype}"] == pytest.approx(kept / whole)
+        (record,) = of(out, "chosen_share", cache_dtype=dtype)
+        assert record.value == pytest.approx(kept / whole)
     assert told["measured"]["share_bfloat16"] <= 0.5
+    states = [
+        max(cost(spec, 6, 6, n).state_bytes for n in (CONTEXT - 1, CONTEXT)) for specs in layers for spec in specs
+    ]
+    assert of(out, "live_bytes")[0].value == told["measured"]["state_bytes"] <= sum(states)
     kept_records = of(out, "kept_bytes")
     assert len(kept_records) == LAYERS * HEADS
     assert sum(r.value for r in kept_records) / sum(r.subject["whole"] for r in kept_records) == pytest.approx(
@@ -170,7 +177,13 @@ def test_the_same_command_measures_nothing_twice(places, finished):
 def test_page_and_terminal_show_the_front(finished):
     out, _ = finished
     text = page.write(out).read_text()
-    for part in ("figure-plan-front", "figure-plan-heads", "the best plan of exact slots alone", "uniform window"):
+    for part in (
+        "of a float32 cache",
+        "figure-plan-front",
+        "figure-plan-heads",
+        "the best plan of exact slots alone",
+        "uniform window",
+    ):
         assert part in text
     assert "not_measured" not in text
     from rich.console import Console

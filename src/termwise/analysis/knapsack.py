@@ -6,6 +6,10 @@ Axes: N items (kv heads), O options.
 from __future__ import annotations
 
 import itertools
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -137,13 +141,14 @@ def _solved(
     within = csr_array((limited[items, options] / unit)[None])
     cost = objective[items, options]
     scale = float(np.abs(cost).max()) or 1.0
-    solved = milp(
-        cost / scale,
-        integrality=np.ones(len(items)),
-        bounds=Bounds(0, 1),
-        constraints=[LinearConstraint(one_each, 1, 1), LinearConstraint(within, -np.inf, limit / unit)],
-        options={"mip_rel_gap": GAP, "time_limit": 60.0},
-    )
+    with _without_output():
+        solved = milp(
+            cost / scale,
+            integrality=np.ones(len(items)),
+            bounds=Bounds(0, 1),
+            constraints=[LinearConstraint(one_each, 1, 1), LinearConstraint(within, -np.inf, limit / unit)],
+            options={"mip_rel_gap": GAP, "time_limit": 60.0},
+        )
     if solved.x is None:
         return start
     choice = np.empty(len(losses), dtype=np.int64)
@@ -164,3 +169,17 @@ def _undominated(losses: np.ndarray, sizes: np.ndarray) -> np.ndarray:
             if row[option] < best:
                 kept[item, option], best = True, row[option]
     return kept
+
+
+@contextmanager
+def _without_output() -> Iterator[None]:
+    """Nothing on standard output: the solver writes notes of its own there, past Python, where --json is to be alone."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)

@@ -21,6 +21,7 @@ def finish(
     recorder = Recorder(one.folder, one.config)
     texts = _report(one, evaluator, plans)
     one.folder.append(*recorder.heads(chosen, one.opened.pretrained.head_dim))
+    one.folder.append(*recorder.sizes(chosen, evaluator))
     one.folder.append(*recorder.front(plans, chosen, evaluator, texts))
     if one.opened.longer is not None:
         one.folder.append(*recorder.longer(chosen, evaluator, one.opened.longer))

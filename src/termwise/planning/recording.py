@@ -80,6 +80,15 @@ class Recorder:
                 method = "at its most, at the context"
                 yield self._record("kept_bytes", subject, served_bytes(spec, *sizes), "B", method=method)
 
+    def sizes(self, chosen: Candidate, evaluator: Evaluator) -> Iterator[Record]:
+        """The chosen plan's share of a cache in either precision, and the bytes of its states as this package runs them."""
+        plan = {"plan": plan_hash(chosen.layers)}
+        for dtype in SLOT_BYTES:
+            share = self._share(chosen, evaluator, dtype)
+            yield self._record("chosen_share", plan | {"cache_dtype": dtype}, share, "share")
+        live = _live_bytes(chosen, evaluator.opened.pretrained, self._config.context)
+        yield self._record("live_bytes", plan, live, "B", method="states of attend, float32, at their most")
+
     def longer(self, chosen: Candidate, evaluator: Evaluator, ids: Any) -> Iterator[Record]:
         """The rise of the chosen plan on one longer text."""
         from termwise.analysis.replanned import scored, under_plan

@@ -15,6 +15,7 @@ ENGLISH_PLAN = {
     "plan.answer.none": "no difference found",
     "plan.answer.few": "too few texts for an interval",
     "plan.line.heads": "Of {n} kv heads {kinds}.",
+    "plan.line.sizes": "Of a bfloat16 cache that is {bfloat16}, of a float32 cache {float32}; the states as this package runs them take {live} in float32, with what taking tokens back needs.",
     "plan.line.longer": "On one text of {length} tokens the same plan loses {rise} nats a token.",
     "plan.line.untrained": "Nothing was trained: `termwise convert --tune` can win back part of the rise.",
     "plan.unfinished": "Reported on {done} of {planned} texts so far; the same command goes on.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from termwise.report import bench_units as units
 from termwise.report import plan_figures
 from termwise.report.blocks import Block, Cell, Column, Lines, Section, Table
 from termwise.report.plan_view import KINDS, METHODS, PlanView, Point
@@ -43,6 +44,9 @@ def summary(view: PlanView, say: Words) -> Summary:
     counts = Counter(head.keeps for head in view.heads)
     kinds = say.listing([say(f"plan.kinds.{kind}", n=counts[kind]) for kind in KINDS if counts[kind]])
     lines.append(say("plan.line.heads", n=len(view.heads), kinds=kinds))
+    if view.shares and view.live is not None and view.live.value is not None:
+        shares = {dtype: say.share(record.value) for dtype, record in view.shares.items()}
+        lines.append(say("plan.line.sizes", **shares, live=units.size(view.live.value)))
     if view.longer is not None:
         length = say.integer(view.longer.subject["length"])
         lines.append(say("plan.line.longer", length=length, rise=say.signed(view.longer.value)))

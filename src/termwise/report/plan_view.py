@@ -53,6 +53,8 @@ class PlanView:
     heads: tuple[Head, ...]
     anchors: tuple[Record, ...]
     ranks: dict[str, Record]
+    shares: dict[str, Record]
+    live: Record | None
     longer: Record | None
     num_reported: int
     is_demonstration: bool = False
@@ -91,6 +93,8 @@ def plan_view(reading: Reading) -> PlanView:
         heads=tuple(_heads(records)),
         anchors=tuple(r for r in records if r.metric == "anchor_rise" and r.value is not None),
         ranks={r.metric: r for r in records if r.metric.startswith("rank_of_")},
+        shares={r.subject["cache_dtype"]: r for r in records if r.metric == "chosen_share"},
+        live=next((r for r in records if r.metric == "live_bytes"), None),
         longer=next((r for r in records if r.metric == "longer_rise"), None),
         num_reported=max((rise.n or 0 for rise in rises), default=0),
     )
