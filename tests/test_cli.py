@@ -49,10 +49,23 @@ def test_help_and_version(tmp_path):
     assert code == 0
     assert [
         name
-        for name in ("study", "inspect", "verify", "evaluate", "generate", "bench", "report", "variants")
+        for name in (
+            "study",
+            "inspect",
+            "plan",
+            "convert",
+            "verify",
+            "evaluate",
+            "generate",
+            "bench",
+            "report",
+            "variants",
+        )
         if name not in out
     ] == []
-    assert [name for name in ("plan", "convert") if name in out.split()] == []
+    for target in ((), ("--max-loss", "0.1", "--max-state", "25%")):
+        code, _, err = termwise("plan", "model", "--context", "4k", *target, cwd=tmp_path)
+        assert (code, is_one_line(err), "give one of them" in err) == (2, True, True)
     code, out, _ = termwise("--version", cwd=tmp_path)
     assert (code, out.startswith("termwise 0.")) == (0, True)
     code, _, err = termwise("stdy", cwd=tmp_path)

@@ -170,7 +170,8 @@ def test_the_same_command_measures_nothing_twice(places, finished):
     before, plan = len(of(out, "held_out_nats")), (out / "plan.json").read_text()
     said = planned(config(*places), out)
     assert len(of(out, "held_out_nats")) == before
-    assert "nats (" not in said
+    assert "nats (" not in said and "nats exact" not in said
+    assert len(of(out, "longer_rise")) == 1
     assert (out / "plan.json").read_text() == plan
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from termwise.models.naming import model_hash
 from termwise.planning.choosing import Candidate
-from termwise.planning.evaluating import Evaluator
+from termwise.planning.evaluating import Evaluator, plan_hash
 from termwise.planning.job import Planning
 from termwise.planning.plan_file import Plan, write_plan
 from termwise.planning.recording import Recorder
@@ -23,7 +23,8 @@ def finish(
     one.folder.append(*recorder.heads(chosen, one.opened.pretrained.head_dim))
     one.folder.append(*recorder.sizes(chosen, evaluator))
     one.folder.append(*recorder.front(plans, chosen, evaluator, texts))
-    if one.opened.longer is not None:
+    known = {r.subject["plan"] for r in one.folder.records() if r.metric == "longer_rise"}
+    if one.opened.longer is not None and plan_hash(chosen.layers) not in known:
         one.folder.append(*recorder.longer(chosen, evaluator, one.opened.longer))
     measured = recorder.measured(chosen, evaluator, texts)
     _write(one, evaluator, chosen, predicted, measured)
