@@ -126,6 +126,8 @@ def write_smollm2(gguf: Path, target: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
     loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    # What is written are the dequantised weights.
+    del loaded.config.quantization_config
     # A model read from GGUF cannot be saved; a plain one with its weights can.
     plain = LlamaForCausalLM(loaded.config)
     plain.load_state_dict(loaded.state_dict())

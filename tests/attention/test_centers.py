@@ -210,3 +210,18 @@ def test_calibration_refuses_what_is_no_set_of_keys():
     ):
         with refused("calibrate_centers", *words):
             calibrate_centers(keys, m, seed=0)
+
+
+@pytest.mark.parametrize("form", [*FORMS, "reference"])
+@pytest.mark.parametrize("orders", ["0", "0..2"])
+def test_keys_halfway_between_two_centers_belong_to_the_first(orders, form):
+    """As those of centers that are plainly nearer: which of two equal distances rounding makes the smaller one says nothing."""
+    spec = parse(f"taylor:{orders}@mean2+w2s1e4")
+    centers, noise = numbers(1, 2, 4).double(), numbers(1, 20, 1, 4, seed=1).double()
+    apart = centers[0, 1] - centers[0, 0]
+    across = noise - (noise @ apart)[..., None] * apart / apart.square().sum()
+    arguments = {"key": centers.mean(dim=1) + across, "query": numbers(1, 20, 2, 4, seed=2).double()}
+    arguments["value"] = numbers(1, 20, 1, 4, seed=3).double()
+    plain = torch.stack([centers[:, 0], centers[:, 1] + apart], dim=1)
+    expected, _ = attend(**arguments, spec=spec, parameters={"centers": plain}, form="parallel")
+    close(attend(**arguments, spec=spec, parameters={"centers": centers}, form=form)[0], expected, "fp64", form)

@@ -10,8 +10,8 @@ import torch
 from termwise.attention.forms import attend
 from termwise.attention.names import parse
 from termwise.attention.spec import AttentionSpec, Local
-from tests.attention.compare import all_close, close, close_states, equal, holds, refused
-from tests.attention.running import run_form, run_oracle
+from tests.attention.compare import all_close, close, close_states, equal, holds, refused, same_bits
+from tests.attention.running import gradients, run_form, run_oracle
 from tests.attention.slicing import tokens
 from tests.attention.stateful import EVICTING, in_parts
 from tests.attention.values import inputs, spec_of
@@ -259,3 +259,37 @@ def test_bad_rows_are_counted_alike():
         equal(other, totals[0], "rows, vanishing, negative")
     holds(sum(totals[0][2]) > 0, "some are negative")
     equal(totals[0][0], [120] * 4, "every row is looked at")
+
+
+@pytest.mark.parametrize("form", ["parallel", "chunked", "recurrent", "reference"])
+def test_a_sequence_of_padding_alone_hands_back_an_empty_state(form):
+    spec = parse("taylor:0..1@mean+w2h3e4")
+    mask = torch.tensor([[True] * 6, [False] * 6])
+    out, state = attend(**inputs(spec, length=6, batch=2), spec=spec, key_mask=mask, form=form, output_final_state=True)
+    same_bits(out[1], torch.zeros_like(out[1]), form)
+    equal((state.count.tolist(), (state.rank[1] >= 0).any().item()), ([6, 0], False), form)
+    equal(state.split()[1].decayed_count.sum().item(), 0.0, form)
+
+
+@pytest.mark.parametrize("form", ["parallel", "chunked", "recurrent", "reference"])
+def test_a_detached_denominator_passes_no_gradient(form):
+    """exp(y) v / sum exp(y), by hand: nothing has left yet."""
+    spec = parse("drop+w9h3e16|rowsum~")
+    arguments = inputs(spec, length=9, heads=1, kv_heads=1, requires_grad=True)
+    query, key, value = (arguments[name][0, :, 0] for name in ("query", "key", "value"))
+    weights = (query @ key.T * query.shape[1] ** -0.5).exp().tril()
+    expected = (weights @ value / weights.sum(dim=1, keepdim=True).detach())[None, :, None]
+    got, _ = attend(**arguments, spec=spec, form=form, **({"chunk_size": 4} if form == "chunked" else {}))
+    all_close(gradients(got, arguments), gradients(expected, arguments), "fp64 gradient", form)
+
+
+@pytest.mark.parametrize(
+    "name", ["drop+w3h2e4|rowsum~", "taylor:0..1@mean2+w2e3|rowsum~", "taylor:0..2@mean+w2h2e4|rowsum~+gb"]
+)
+def test_a_detached_denominator_over_a_tail_is_that_of_the_definition(name):
+    spec = parse(name)
+    arguments = inputs(spec, length=20, heads=4, kv_heads=2, requires_grad=True)
+    _, expected = run_form(arguments, spec, "reference")
+    for form, chunk_size in (("parallel", None), ("chunked", None), ("chunked", 2), ("recurrent", None)):
+        _, got = run_form(arguments, spec, form, chunk_size)
+        all_close(got, expected, "fp64 gradient", f"{name}, {form}")

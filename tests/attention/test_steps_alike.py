@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from termwise.attention import forms, reuse
+from termwise.attention import compiled_step, forms, reuse
 from termwise.attention.backends import compiled_loops
 from termwise.attention.forms import attend
 from tests.attention.compare import close, equal, holds, refused, same_bits
@@ -92,6 +92,28 @@ def test_a_step_unlike_the_one_before_is_checked(monkeypatch):
     out, _ = attend(**(last | {"query": last["query"].clone().requires_grad_()}))
     holds(out.requires_grad, "gradients flow")
     close(out.detach(), plain, "fp64", "the same step with a gradient")
+
+
+def test_another_thread_may_step_from_a_copy_in_the_same_room(monkeypatch):
+    """A state and its copy that reads bfloat16 share a room; whichever arrays the other puts there meanwhile, each reads its own."""
+    spec = spec_of("taylor:0..2")
+    arguments = inputs(spec, length=300, heads=2, kv_heads=2, dtype=torch.float32)
+    with torch.no_grad():
+        _, state = attend(**tokens(arguments, 0, 298), spec=spec, output_final_state=True)
+        _, state = attend(**tokens(arguments, 298, 299), spec=spec, initial_state=state, output_final_state=True)
+        last, half = tokens(arguments, 299, 300) | {"spec": spec}, state.reading_half()
+        rounded, _ = attend(**last, initial_state=half)
+        others = state.room.ready
+        plain, _ = attend(**last, initial_state=state)
+        holds(not torch.equal(plain, rounded), "the copy is rounded")
+
+        def serves(ready, asking, real=compiled_step.Ready.serves):
+            found = real(ready, asking)
+            asking.room.ready = others
+            return found
+
+        monkeypatch.setattr(compiled_step.Ready, "serves", serves)
+        same_bits(attend(**last, initial_state=state)[0], plain, "the other thread's arrays came between")
 
 
 @pytest.mark.parametrize("width", [1, 3, 16, 31, 64, 127])

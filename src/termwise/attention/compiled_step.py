@@ -90,18 +90,20 @@ def step_compiled(given: dict[str, Any], state: AttentionState) -> tuple[Tensor,
 def _ready(state: AttentionState, keeps: bool) -> tuple[AttentionState, Ready]:
     """The state in a room, and its arrays; with a place claimed for one more key if that is kept."""
     room, length = state.room, state.key.shape[2]
+    # Looked up once: another thread may put those of a state with other moments into the same room.
+    ready = None if room is None else room.ready
     if room is None or not room.holds(state) or (keeps and not room.claim(length)):
         sinks = state.spec.local.sinks if state.spec.local else 0
         places = max(num_recent(state.spec) + sinks + RESERVE + FOLD - 1, length + 1)
         room = room_behind(replaced(state, room=None), places)
         state = replaced(state, room=room, **room.upto(length))
-    elif room.ready is not None and room.ready.serves(state):
-        return state, room.ready
+    elif ready is not None and ready.serves(state):
+        return state, ready
     heads, e, d = state.key.shape[0] * state.key.shape[1], state.value.shape[3], state.key.shape[3]
     # The next multiple of 64 is folded when the window and 64 more stand behind it (folding.fold_target).
     until_due = (state.boundary // FOLD + 1) * FOLD + RESERVE + num_recent(state.spec) - 1 - state.count
     nothing = np.empty((heads, 0), dtype=array(state.decayed_count).dtype)
-    room.ready = Ready(
+    ready = room.ready = Ready(
         parts=_parts(state),
         due=length + int(until_due.min()),
         tables=tables_of(state.spec, d, state.key.dtype),
@@ -120,7 +122,7 @@ def _ready(state: AttentionState, keeps: bool) -> tuple[AttentionState, Ready]:
         norm=_norm(state.spec.normalizer, e),
         undecayed=(np.empty((heads, 0)), np.zeros(heads)),
     )
-    return state, room.ready
+    return state, ready
 
 
 def token_of(given: dict[str, Any], state: AttentionState) -> Token:

@@ -24,11 +24,12 @@ from torch.nn.functional import pad
 from termwise.attention.call import Call
 from termwise.attention.evicting_state import append, evict, remembering, settled, tail_of
 from termwise.attention.folding import Keys
-from termwise.attention.normalizers import VANISHING
+from termwise.attention.normalizers import VANISHING, RowSum
 from termwise.attention.reading import Queries, Weighing, finish
 from termwise.attention.recomputing import Inputs, Outputs, run_recomputing
 from termwise.attention.rows import RowCounts
 from termwise.attention.safe import away_from_zero
+from termwise.attention.spec import AttentionSpec
 from termwise.attention.state import AttentionState
 from termwise.attention.tail import read_tail
 
@@ -173,10 +174,12 @@ def weigh(state: AttentionState, queries: Queries) -> tuple[Weighing, Tensor]:
     scores = (query.flatten(2, 3) * state.slot_scale) @ state.key.transpose(2, 3)
     scores = _hidden(scores.unflatten(2, query.shape[2:4]), state, queries)
     if tail is None:
-        weights = scores.softmax(dim=-1)
-        return Weighing(_apply(weights, state.value), torch.ones_like(weights[..., :1]), None, None), weights
+        weights = _relative(scores, state.spec)
+        mass = weights.sum(dim=-1, keepdim=True)
+        return Weighing(_apply(weights, state.value), mass, None, None), weights
     reading = read_tail(tail, query, state.spec)
-    weights, gain = torch.cat([scores, reading.shift], dim=-1).softmax(dim=-1).tensor_split([length], dim=-1)
+    joined = _relative(torch.cat([scores, reading.shift], dim=-1), state.spec)
+    weights, gain = joined.tensor_split([length], dim=-1)
     near = weights.sum(dim=-1, keepdim=True)
     sums = Weighing(
         weighted=_apply(weights, state.value) + reading.weighted(gain),
@@ -185,6 +188,13 @@ def weigh(state: AttentionState, queries: Queries) -> tuple[Weighing, Tensor]:
         log_scale=None,
     )
     return sums, weights
+
+
+def _relative(scores: Tensor, spec: AttentionSpec) -> Tensor:
+    """exp(scores) times one factor of the query: softmax's sum, whose gradient cancels unless the row sum is detached."""
+    if isinstance(spec.normalizer, RowSum) and spec.normalizer.detach:
+        return (scores - scores.detach().amax(dim=-1, keepdim=True)).exp()
+    return scores.softmax(dim=-1)
 
 
 def _hidden(scores: Tensor, state: AttentionState, queries: Queries) -> Tensor:
@@ -206,8 +216,8 @@ def given_by(sums: Weighing, weights: Tensor, is_row: Tensor) -> Tensor:
     """What each query gives each slot, summed over the group: (B, G, T, L)."""
     weights, mass = weights.detach(), sums.mass.detach()
     if sums.decayed_count is not None:
-        weights = weights / away_from_zero(mass, VANISHING * sums.decayed_count.detach())
-    given = weights.sum(dim=2)
+        mass = away_from_zero(mass, VANISHING * sums.decayed_count.detach())
+    given = (weights / mass).sum(dim=2)
     return given.masked_fill(~is_row[:, None, :, None], 0)
 
 

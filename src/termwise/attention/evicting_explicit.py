@@ -59,7 +59,7 @@ def _weigh(call: Call, state: AttentionState, queries: Queries, held: Tensor) ->
     if not call.spec.has_tail:
         weights = (log_weights - peak.masked_fill(peak == -torch.inf, 0)).exp()
         mass = weights.sum(dim=-1, keepdim=True)
-        return Weighing(_apply(weights, state), mass, None, peak), weights / mass
+        return Weighing(_apply(weights, state), mass, None, peak), weights
     is_far = is_visible & ~is_slot
     middle = _means(call, state, scores, is_far) if kernel.is_centered else torch.zeros_like(scores)
     far_peak = middle.detach().masked_fill(~is_far, -torch.inf).amax(dim=-1, keepdim=True)

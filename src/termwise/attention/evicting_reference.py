@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from termwise.attention.call import Call
+from termwise.attention.centers import TIE
 from termwise.attention.kernels import Drop
 from termwise.attention.normalizers import VANISHING, Sums
 from termwise.attention.reference import kernel_weights, moments_of
@@ -146,9 +147,16 @@ def _all_groups(call: Call, g: int, key: Tensor, left: list[int]) -> list[list[i
     groups: list[list[int]] = [[] for _ in range(call.spec.kernel.centers)]
     centers = _centers(call, g)
     for s in left if call.spec.has_tail else []:
-        nearest = 0 if centers is None else int((key[s] - centers).square().sum(dim=1).argmin())
-        groups[nearest].append(s)
+        groups[0 if centers is None else _nearest(key[s], centers)].append(s)
     return groups
+
+
+def _nearest(key: Tensor, centers: Tensor) -> int:
+    """The first of the centers (m, d) at the least distance: distances that differ by rounding alone are one."""
+    middle = centers.mean(dim=0)
+    square = (key - centers).square().sum(dim=1)
+    slack = 2 * TIE * ((key - middle).square().sum() + (centers - middle).square().sum(dim=1).max())
+    return int((square <= square.min() + slack).nonzero()[0])
 
 
 def _state(call: Call, b: int, rank: dict[int, int], heads: list[Head]) -> AttentionState:
@@ -177,7 +185,7 @@ def _state(call: Call, b: int, rank: dict[int, int], heads: list[Head]) -> Atten
         reference=torch.stack([tail[3] for tail in tails])[None] if tails and has_reference(spec) else None,
         age=None, fold_age=None, total_log_decay=None, running_gate=None, running_total=None,
         received=per_slot([[head.received[s] for s in head.held] for head in heads]) if has_heavy else None,
-        given=torch.tensor(given, dtype=torch.float64).reshape(1, kv_heads, len(queries), -1) if has_heavy else None,
+        given=torch.tensor(given, dtype=torch.float64).reshape(1, kv_heads, len(queries), len(heads[0].held)) if has_heavy else None,
         given_rank=torch.tensor([queries], dtype=torch.int64).reshape(1, -1) if has_heavy else None,
     )  # fmt: skip
 

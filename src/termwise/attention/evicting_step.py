@@ -57,11 +57,12 @@ def step_evicting(given: dict[str, Any], state: AttentionState) -> tuple[Tensor,
 def _ready(state: AttentionState, keeps: bool) -> tuple[AttentionState, Ready] | None:
     """The state in a room, and its arrays; with a place claimed for one more key if that is kept."""
     room, length, num_given = state.room, state.key.shape[2], _num_given(state)
-    if room is not None and room.ready is not None and room.ready.serves(state) and room.holds(state):
-        if length >= room.ready.due:
+    ready = None if room is None else room.ready
+    if room is not None and ready is not None and ready.serves(state) and room.holds(state):
+        if length >= ready.due:
             return None
         if not keeps or room.claim(length):
-            return state, room.ready
+            return state, ready
     local = state.spec.local
     assert local is not None and local.evict_every is not None
     # The key that makes the count a multiple lets others leave.
@@ -70,8 +71,8 @@ def _ready(state: AttentionState, keeps: bool) -> tuple[AttentionState, Ready] |
         return None
     room = room_behind(replaced(state, room=None), length + num_free)
     state = replaced(state, room=room, **room.upto(length, num_given))
-    room.ready = _arrays(state, length + num_free)
-    return state, room.ready
+    ready = room.ready = _arrays(state, length + num_free)
+    return state, ready
 
 
 def _num_given(state: AttentionState) -> int:

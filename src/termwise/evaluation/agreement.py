@@ -53,6 +53,7 @@ CHECKS: tuple[Check, ...] = (
     Check("recurrent", forms.recurrent, lambda sizes: (sizes.main, sizes.main)),
     Check("token_by_token", forms.token_by_token, lambda sizes: (0, sizes.main)),
     Check("beyond_256", forms.beyond_256, lambda sizes: (0, 0)),
+    Check("moved", forms.moved, _full(1), ("bfloat16",), needs_cache=False),
     Check("prefill_1", forms.split_at(1), lambda sizes: (sizes.main, 12), is_long=True),
     Check("prefill_63", forms.split_at(63), lambda sizes: (sizes.main, 12)),
     Check("prefill_64", forms.split_at(64), lambda sizes: (sizes.main, 12), is_long=True),

@@ -10,11 +10,15 @@ import torch
 from torch import Tensor
 
 from termwise.attention.forms import attend
+from termwise.attention.kernels import FeatureMap
 from termwise.attention.reference import reference_rows
 from termwise.evaluation.exam import EXACT, Exam, forced, random_pieces, specs_of
 from termwise.evaluation.judging import PROMISED, Outcome, bits, judged
 from termwise.evaluation.tracing import Errors, Parts, rms, rows
+from termwise.models.rotary import LENGTH_DEPENDENT
 
+# The first whole number that bfloat16 does not know.
+MOVED = 257
 OPTIONS = ("scale", "key_mask", "input_gate", "output_gate", "log_decay", "parameters")
 
 
@@ -106,6 +110,32 @@ def beyond_256(exam: Exam) -> Outcome:
     """The same, positions above 256 alone: bfloat16 counts no further."""
     errors = single_tokens(exam)
     return exam.judge(errors.only(errors.position > 256), "decoding beyond position 256")
+
+
+def moved(exam: Exam) -> Outcome:
+    """All positions later by as much: rotary sees differences alone, unless positions were rounded on their way."""
+    rotary = exam.model.model.rotary
+    if rotary.type in LENGTH_DEPENDENT:
+        reason = (
+            f"rotary of type {rotary.type!r} turns by other frequencies at other lengths, so positions cannot be moved"
+        )
+        return Outcome(None, status="excluded", reason=reason)
+    if absolute := [spec.short_name for spec in specs_of(exam.model.config) if not _sees_differences(spec)]:
+        reason = (
+            f"{absolute[0]} maps turned keys one number at a time or by fixed centers, so it sees positions themselves"
+        )
+        return Outcome(None, status="excluded", reason=reason)
+    positions = torch.arange(exam.sizes.main, device=exam.ids(0).device)[None] + MOVED
+    parts = rows(exam.traced(exam.ids(0), position_ids=positions, use_cache=False), 0)
+    return exam.judge(exam.errors(parts, 0), f"a full forward pass at positions from {MOVED} on")
+
+
+def _sees_differences(spec: Any) -> bool:
+    """Whether keys and queries that are turned together leave every weight as it is."""
+    kernel = spec.kernel
+    if isinstance(kernel, FeatureMap):
+        return kernel.name in ("identity", "unit") and (kernel.power == 1 or kernel.power_of == "product")
+    return getattr(kernel, "centers", 1) == 1
 
 
 def single_tokens(exam: Exam) -> Errors:

@@ -58,6 +58,8 @@ ENGLISH_VERIFY = {
     "verify.about.token_by_token": "Every token a call, from an empty cache.",
     "verify.check.beyond_256": "Positions above 256",
     "verify.about.beyond_256": "The same rows, those alone.",
+    "verify.check.moved": "Positions moved by 257",
+    "verify.about.moved": "All positions later by as much: rotary sees differences alone.",
     "verify.check.prefill_1": "Prefill of 1",
     "verify.check.prefill_63": "Prefill of 63",
     "verify.check.prefill_64": "Prefill of 64",
