@@ -40,7 +40,8 @@ def canonical_names() -> list[str]:
     return list(seen.values())
 
 
-NAMES = canonical_names()
+# What came later stands behind, so that the inputs of the others, which go by their place, stay what they were.
+NAMES = sorted(canonical_names(), key=lambda name: catalogue.variant(name).spec.evicts)
 
 
 @functools.cache

@@ -239,7 +239,7 @@ def test_a_soak_finds_sums_that_are_rounded():
         soak.attend = before
 
 
-@pytest.mark.parametrize("name", ["taylor:0..3!", "taylor:0..3@mean!+w16s4"])
+@pytest.mark.parametrize("name", ["taylor:0..3!", "taylor:0..3!@mean+w16s4"])
 def test_rows_whose_sums_nearly_vanish_are_left_out_and_counted(name):
     from tests.attention.cancelling import divisor_share
 

@@ -76,7 +76,7 @@ def finish(folder: Path, as_json: bool, lang: str = "en", lines: str | None = No
             json.dumps({"folder": str(folder), "page": str(path) if path else None, **more, **records_as_json(folder)})
         )
         return
-    Console().print(terminal.summary(folder, lang=lang))
+    Console().print(terminal.summary(folder, lang=lang), crop=False)
 
 
 def show(value: Any, as_json: bool, table: Any = None) -> None:

@@ -71,8 +71,15 @@ def summary(folder: str | Path, *, lang: str = "en") -> Group:
         parts.append(Text(progress(shown, say), style="yellow"))
     body = [_table(tables.brief(shown, say))] if shown.variants else []
     page = Path(folder) / "index.html"
-    opened = [Text(say("terminal.open", path=page), style="bold")] if page.exists() else []
+    opened = [_opened(page, say)] if page.exists() else []
     return Group(*parts, *body, *_problems(shown, say), *opened)
+
+
+def _opened(page: Path, say: Words) -> Text:
+    """Which file to open, on one line however narrow the terminal: a path that is broken in two opens nothing."""
+    from rich.text import Text
+
+    return Text(say("terminal.open", path=page), style="bold", no_wrap=True, overflow="ignore")
 
 
 def _bench(shown: BenchView, folder: Path, say: Words) -> Group:
@@ -89,7 +96,7 @@ def _bench(shown: BenchView, folder: Path, say: Words) -> Group:
         for problem in shown.problems[:MOST_PROBLEMS]
     ]
     page = folder / "index.html"
-    opened = [Text(say("terminal.open", path=page), style="bold")] if page.exists() else []
+    opened = [_opened(page, say)] if page.exists() else []
     return Group(*head, *tables, *missing, *opened)
 
 
@@ -113,7 +120,7 @@ def _verify(shown: VerifyView, folder: Path, say: Words) -> Group:
         for row in (table.rows if table else ())
     ]
     page = folder / "index.html"
-    opened = [Text(say("terminal.open", path=page), style="bold")] if page.exists() else []
+    opened = [_opened(page, say)] if page.exists() else []
     return Group(*head, *(_table(table) for table in brief if table), *rest, *opened)
 
 
@@ -128,7 +135,7 @@ def _ended(parts: dict[str, Any], made: Sequence[tables.Table | None], folder: P
         lines.append(Text(parts["progress"], style="yellow"))
     body = [_table(table) for table in made if table is not None]
     page = folder / "index.html"
-    opened = [Text(say("terminal.open", path=page), style="bold")] if page.exists() else []
+    opened = [_opened(page, say)] if page.exists() else []
     return Group(*lines, *body, *opened)
 
 
