@@ -169,6 +169,7 @@ def test_an_encoder_is_measured_by_its_final_hidden_state(tmp_path):
         ({"length": 65}, "context of 64; give shorter texts"),
         ({"reduced": "taylor:0..2+decay"}, "decays and learned parameters are not there"),
         ({"reduced": "taylor:0..3@mean"}, "taylor|order|negative"),
+        ({"reduced": "exp"}, "softmax itself, so nothing would be reduced"),
         ({"text": ("nowhere.txt",)}, "no such file"),
     ],
 )

@@ -49,6 +49,7 @@ def _check_reduced(spec: AttentionSpec, pretrained: Pretrained) -> None:
     import torch
 
     from termwise.analysis.reducing import reduced_attention
+    from termwise.attention.spec import AttentionSpec
 
     if (
         spec.parameters(pretrained.head_dim)
@@ -60,6 +61,11 @@ def _check_reduced(spec: AttentionSpec, pretrained: Pretrained) -> None:
         raise ValueError(
             f"--reduced {spec.short_name}: gates, decays and learned parameters are not there in a trained model; name orders "
             f"with or without slots, e.g. {ENCODER_REDUCED}"
+        )
+    if spec.canonical() == AttentionSpec().canonical():
+        raise ValueError(
+            f"--reduced {spec.short_name} is softmax itself, so nothing would be reduced; name orders with or without slots, "
+            f"e.g. {ENCODER_REDUCED}"
         )
     few = torch.zeros(1, 4, 1, pretrained.head_dim)
     reduced_attention(few, few, few, 1.0, spec, is_causal=pretrained.is_causal)
