@@ -1,18 +1,16 @@
-"""Words and number forms of a language. Messages are tables (english.py); another language is another table."""
+"""Words and number forms of a language. The messages stand in messages/*.po, English and Japanese side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
 
-from termwise.report.english import ENGLISH
-from termwise.report.english_bench import ENGLISH_BENCH
-from termwise.report.english_convert import ENGLISH_CONVERT
-from termwise.report.english_inspect import ENGLISH_INSPECT
-from termwise.report.english_plan import ENGLISH_PLAN
-from termwise.report.english_verify import ENGLISH_VERIFY
+from babel.messages.catalog import Message
+from babel.messages.pofile import read_po
 
-_TABLES = {"en": ENGLISH | ENGLISH_BENCH | ENGLISH_CONVERT | ENGLISH_INSPECT | ENGLISH_PLAN | ENGLISH_VERIFY}
-LANGUAGES = tuple(_TABLES)
+MESSAGES = Path(__file__).parent / "messages"
+LANGUAGES = ("en", "ja")
 
 
 class Words:
@@ -86,6 +84,22 @@ def words(language: str) -> Words:
     >>> words("en")("not_measured")
     'not measured'
     """
-    if language not in _TABLES:
+    if language not in LANGUAGES:
         raise ValueError(f"language {language!r} is not there; available: {', '.join(LANGUAGES)}; give --lang en")
-    return Words(language, _TABLES[language])
+    return Words(language, _table(language))
+
+
+@lru_cache
+def _table(language: str) -> dict[str, str]:
+    """Key -> message. English is what a translator reads (msgid), Japanese what he wrote (msgstr)."""
+    return {str(m.context): str(m.id if language == "en" else m.string or m.id) for m in messages()}
+
+
+@lru_cache
+def messages() -> tuple[Message, ...]:
+    """Every entry of every file, in order; `context` is the key."""
+    found: list[Message] = []
+    for path in sorted(MESSAGES.glob("*.po")):
+        with path.open("rb") as file:
+            found += [message for message in read_po(file, abort_invalid=True) if message.id]
+    return tuple(found)
