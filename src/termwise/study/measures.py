@@ -164,7 +164,7 @@ def not_measured_recall(run_id: str, variants: Iterable[str], reason: str) -> It
 
 def comparisons(run_id: str, results: Iterable[Result], variants: Sequence[str]) -> Iterator[Record]:
     """Every variant against softmax: the paired difference with its two intervals, and the verdict. None without softmax."""
-    from termwise.study.statistics import Comparison, compare
+    from termwise.statistics.paired import Comparison, compare
 
     scores: dict[str, dict[int, dict[str, tuple[float, int]]]] = {}
     for result in results:
