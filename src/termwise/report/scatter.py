@@ -35,13 +35,13 @@ def state(view: View, say: Words) -> Figure | None:
     palette = drawing.colors(view)
     points = [
         Point(v.name, v.state.value, v.loss.value, palette[v.name])
-        for v in view.variants
+        for v in view.compared
         if v.state.value and v.loss.value is not None
     ]
     if not points or view.context is None:
         return None
     title, context = say("figure.state"), say.integer(view.context)
-    missing = [v for v in view.variants if v.name not in {point.variant for point in points}]
+    missing = [v for v in view.compared if v.name not in {point.variant for point in points}]
     note = say("figure.state.caption", context=context)
     if drawing.is_crowded(len(points)):
         note = say.sentences((note, say("figure.state.caption.crowded")))

@@ -88,6 +88,8 @@ def _about_training(view: View, say: Words) -> list[Pair]:
         pairs.append((say("fact.context"), (say("value.context", n=say.integer(view.context)),), False))
     if view.seeds:
         pairs.append((say("fact.seeds"), (say.row(view.seeds),), False))
+    if view.control:
+        pairs.append((say("fact.control_seeds"), (say.row(view.control.seeds),), False))
     if setting("steps"):
         pairs.append((say("fact.training"), (_training(setting("steps"), setting("tokens_per_step"), say),), False))
     return pairs

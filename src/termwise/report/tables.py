@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from termwise.report.blocks import Cell, Column, Table
+from termwise.report.index import LEVEL, Measured
 from termwise.report.verdict import difference
-from termwise.report.view import LEVEL, Measured, Problem, Variant, View
+from termwise.report.view import Problem, Variant, View
 from termwise.report.words import Words
 from termwise.results import Record
 
@@ -34,13 +35,19 @@ def result(view: View, say: Words) -> Table:
 
 
 def _about_differences(view: View, say: Words) -> str:
-    records = [r for v in view.variants for r in (v.over_seeds, v.over_documents) if r is not None]
+    levels = _levels(view.compared, say)
+    compared = sum(v.verdict is not None for v in view.compared) or len(view.compared) - 1
+    told = [say("result.caption.difference", baseline=view.baseline, n=compared, levels=levels)] if levels else []
+    if view.control and (level := _levels([view.control], say)):
+        told.append(say("result.caption.control", control=view.control.name, baseline=view.baseline, level=level))
+    return say.sentences(told)
+
+
+def _levels(variants: Iterable[Variant], say: Words) -> str:
+    """The levels at which the intervals of these variants stand, in words; empty where none has an interval."""
+    records = (r for v in variants for r in (v.over_seeds, v.over_documents) if r is not None)
     levels = sorted({record.level for record in records if record.level is not None})
-    if not levels:
-        return ""
-    compared = sum(v.verdict is not None for v in view.variants) or len(view.variants) - 1
-    named = say.listing([say.level(level) for level in levels], at_most=4)
-    return say("result.caption.difference", baseline=view.baseline, n=compared, levels=named)
+    return say.listing([say.level(level) for level in levels], at_most=4)
 
 
 def _result_row(variant: Variant, view: View, say: Words) -> tuple[Cell, ...]:

@@ -12,10 +12,10 @@ NATS = "nats/token"
 
 
 def from_study(reading: Reading, limits: Limits) -> list[Claim]:
-    """A claim for every variant that is not the baseline."""
+    """A claim for every variant that is neither the baseline nor its control."""
     shown = view(reading)
     baseline = next((v for v in shown.variants if v.is_baseline), None)
-    return [_claim(v, baseline, shown, limits) for v in shown.variants if not v.is_baseline]
+    return [_claim(v, baseline, shown, limits) for v in shown.compared if not v.is_baseline]
 
 
 def _claim(variant: Variant, baseline: Variant | None, shown: View, limits: Limits) -> Claim:
