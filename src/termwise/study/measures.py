@@ -170,7 +170,7 @@ def comparisons(run_id: str, results: Iterable[Result], entries: Sequence[Entry]
 
     A control is compared by itself, outside Holm's correction: it checks the method and widens nobody's interval.
     """
-    from termwise.study.statistics import compare
+    from termwise.statistics.paired import compare
 
     scores = _scores(results, {entry.name: entry.seed_offset for entry in entries})
     if BASELINE not in scores:
