@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from termwise.report import bench_page, convert_page, inspect_page, plan_page, verify_page
+from termwise.report import bench_page, convert_page, drawing, inspect_page, plan_page, verify_page
 from termwise.report.bench_view import bench_view
 from termwise.report.convert_page import convert_view
 from termwise.report.inspect_view import inspect_view
@@ -66,6 +66,7 @@ def rendered(parts: dict[str, Any], say: Words) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
+    environment.filters["letters"] = drawing.letters
     template = environment.get_template("page.html.j2")
     return template.render(
         **parts,

@@ -44,12 +44,12 @@ def state(view: View, say: Words) -> Figure | None:
     missing = [v for v in view.compared if v.name not in {point.variant for point in points}]
     note = say("figure.state.caption", context=context)
     if drawing.is_crowded(len(points)):
-        note = f"{note} {say('figure.state.caption.crowded')}"
+        note = say.sentences((note, say("figure.state.caption.crowded")))
     return Figure(
         "state",
         title,
         drawing.caption(note, missing, say),
-        drawing.described(title, [(p.variant, f"{say.integer(p.size)} B, {say.number(p.loss)}") for p in points]),
+        drawing.described(title, [(p.variant, say.row((say.bytes(p.size), say.number(p.loss)))) for p in points], say),
         _chart(points, view.baseline, say("axis.state", context=context), say("axis.held_out")),
     )
 

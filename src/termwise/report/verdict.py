@@ -70,7 +70,7 @@ def _headline(view: View, answers: dict[str, list[Variant]], say: Words) -> str:
     sentences = [say(f"verdict.{first}", names=names["lower"], baseline=view.baseline)]
     if answers["no difference found"]:
         sentences.append(say("verdict.no_difference", names=names["no difference found"], baseline=view.baseline))
-    return " ".join(sentences)
+    return say.sentences(sentences)
 
 
 def _without_verdict(view: View, measured: list[Variant], best: dict[str, str], say: Words) -> str:
@@ -116,7 +116,7 @@ def _state(view: View, say: Words) -> str:
     size = baseline.state.value if baseline else None
     if baseline is None or not size or view.context is None:
         return ""
-    fields = {"context": say.integer(view.context), "baseline": baseline.name, "baseline_bytes": say.integer(size)}
+    fields = {"context": say.integer(view.context), "baseline": baseline.name, "baseline_bytes": say.bytes(size)}
     rivals = [v for v in view.compared if not v.is_baseline and v.state.value is not None and v.loss.value is not None]
     smaller = [v for v in rivals if (v.state.value or 0.0) < size]
     if not smaller:
@@ -130,7 +130,7 @@ def _state(view: View, say: Words) -> str:
         **fields,
         variant=best.name,
         difference=say.signed(difference(best)),
-        bytes=say.integer(best.state.value),
+        bytes=say.bytes(best.state.value),
         share=share,
     )
 
