@@ -146,6 +146,7 @@ class _Conversion:
             )  # fmt: skip
         for note in texts.notes:
             self.say(note)
+        self.folder.update(text_context=context)
         losses = Losses(self.folder, texts, self.common)
         self._score(losses, ORIGINAL, self.source.model)
         self._score(losses, CONVERTED, model)
