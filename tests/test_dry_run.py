@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,7 @@ from tests.study.micro_study import write_text
 COMMANDS = {
     "study": ("text.txt",),
     "inspect": ("model", "--text", "text.txt"),
-    "plan": ("model", "--context", "64", "--max-state", "25%", "--text", "text.txt"),
+    "plan": ("model", "--context", "64", "--max-loss", "0.1", "--text", "text.txt"),
     "convert": ("model", "--plan", "identity"),
     "verify": ("elu1", "--text", "text.txt"),
     "evaluate": ("model", "--text", "text.txt"),
@@ -255,3 +256,33 @@ def test_a_model_without_a_tokenizer_reads_no_text(place, capsys):
         path.unlink()
     code, _, err = dry(capsys, "convert", place / "out", "--text", "text.txt")
     assert (code, "holds no tokenizer" in err) == (2, True)
+
+
+WRONG_PLURAL = re.compile(
+    r"(?<![\d,.-])1 (?:\w+ ){0,2}"
+    r"(?:documents|files|pieces|copies|tokens|characters|layers|heads|kv heads|models|texts|checks|steps|seeds|variants|runs|rows|groups)\b"
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_one_of_a_thing_has_no_plural(place, capsys, command):
+    """A model of one layer with one kv head, one text, one variant, one seed."""
+    original(place / "model", num_hidden_layers=1, num_key_value_heads=1)
+    more = {
+        "study": ("--variants", "softmax", "--steps", "1", "--seeds", "1", "--context", "16", "--tokens-per-step", "16", "--no-recall"),
+        "inspect": ("--length", "32", "--window", "8", "--texts", "2"),
+        "plan": ("--texts", "2", "--planning-texts", "2"),
+        "bench": ("--measures", "decode"),
+    }  # fmt: skip
+    code, out, err = dry(capsys, command, place / "out", *more.get(command, ()))
+    assert code == 0, err
+    assert WRONG_PLURAL.findall(out + err) == []
+
+
+def test_what_the_check_for_plurals_finds():
+    assert all(
+        WRONG_PLURAL.search(text) for text in ("1 documents", "(1 empty documents)", "1 kv heads", "of 1 layers")
+    )
+    assert not any(
+        WRONG_PLURAL.search(text) for text in ("21 documents", "1 document", "0.1 tokens", "1,001 rows", "1 of 3")
+    )

@@ -110,6 +110,21 @@ def test_live_bytes_are_the_formulas(name, kv_heads):
         equal(state.nbytes, cost(spec, 3, 4, length, kv_heads=kv_heads).state_bytes, f"{name} after {length} tokens")
 
 
+@pytest.mark.parametrize("name", ["taylor:0..2", "taylor:0..2@mean+w8s2", "power:2+decay", "elu1"])
+def test_a_copy_of_the_moments_is_in_the_formula(name):
+    spec = spec_of(name)
+    _, state = attend(
+        **inputs(spec, length=200, heads=3, kv_heads=3, dtype=torch.float32), spec=spec, output_final_state=True
+    )
+    found = cost(spec, 3, 4, 200, kv_heads=3, reads_half=True)
+    equal(state.reading_half().nbytes, found.state_bytes, f"{name}: with the copy")
+    equal(
+        found.state_bytes - cost(spec, 3, 4, 200, kv_heads=3).state_bytes,
+        state.moments.nbytes // 2,
+        f"{name}: the copy",
+    )
+
+
 @pytest.mark.parametrize("name", [n for n in KINDS if spec_of(n).is_constant_size])
 def test_a_constant_state_stays_constant(name):
     spec = spec_of(name)

@@ -181,5 +181,7 @@ def test_states_read_from_a_copy(tmp_path):
     assert of(folder, "decode", variant=NAME)[0].status == "ok"
     # Two bytes more for each number of 2 x 15 x 3 moments.
     assert of(folder, "state")[0].value == of(plain, "state")[0].value + 2 * 2 * 15 * 3
+    for made in (folder, plain):
+        assert of(made, "state_formula")[0].value == of(made, "state")[0].value
     with pytest.raises(ValueError, match="add --dtype bfloat16"):
         config(half_state=True)

@@ -82,7 +82,7 @@ def test_few_documents_lose_their_copies(tmp_path):
     documents = ["first " * 100, "second " * 100, "first " * 100]
     text = open_documents(tmp_path, documents)
     assert "".join(strings(text.train) + strings(text.held_out)) == "".join(documents[:2])
-    assert any(note.startswith("removed 1 exact copies") for note in text.notes)
+    assert any(note.startswith("removed 1 exact copy of other documents") for note in text.notes)
     # Many files, one text: still no copy on both sides.
     text = open_documents(tmp_path / "same", ["the same text"] * 50)
     assert "".join(strings(text.train) + strings(text.held_out)) == "the same text"

@@ -10,6 +10,8 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import PreTrainedTokenizerFast
 
+from termwise.attention import compiled_step, step
+from termwise.models import streaming
 from termwise.models.devices import named_dtype, usable_device
 from termwise.models.streaming import generate_text, token_ids
 
@@ -60,5 +62,57 @@ def test_any_folder_writes_and_says_the_size_of_its_state(name, tmp_path):
     told = generate_text(tmp_path, "w3 w4 w5", max_tokens=6, temperature=0.0, write=pieces.append)
     assert "".join(pieces) == told["text"]
     assert 1 <= told["tokens"] <= 6
-    assert told["tokens_per_second"] > 0
+    assert (told["tokens_per_second"] is None) == (told["tokens"] == 1)
     assert (told["state_bytes"] > 0) == (name != "softmax_taylor_80terms")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A model that never ends by itself, and says one token a word."""
+    model = small("taylor:0..2@mean+w8s2", eos_token_id=None)
+    model.save_pretrained(tmp_path)
+    words = Tokenizer(WordLevel({f"w{i}": i for i in range(VOCAB)}, unk_token="w0"))
+    words.pre_tokenizer = Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(tmp_path)
+    return tmp_path
+
+
+class Clock:
+    """perf_counter that shows what it is told to."""
+
+    def __init__(self, *seconds: float) -> None:
+        self.seconds = list(seconds)
+
+    def perf_counter(self) -> float:
+        return self.seconds.pop(0)
+
+
+def test_the_speed_counts_from_the_first_token_on(folder, monkeypatch):
+    monkeypatch.setattr(streaming, "warm", lambda *given: None)
+    monkeypatch.setattr(streaming, "time", Clock(100.0, 107.0, 107.5, 108.0, 108.5, 110.0))
+    told = generate_text(folder, "w3 w4", max_tokens=4, temperature=0.0)
+    assert (told["tokens_per_second"], told["first_token_seconds"], told["seconds"]) == (2.0, 7.0, 10.0)
+    monkeypatch.setattr(streaming, "time", Clock(100.0, 107.0, 110.0))
+    told = generate_text(folder, "w3 w4", max_tokens=1, temperature=0.0)
+    assert (told["tokens"], told["tokens_per_second"]) == (1, None)
+
+
+@pytest.mark.skipif(compiled_step.compiled_loops() is None, reason="needs numba")
+@pytest.mark.parametrize(("prompt", "folds"), [(3, True), (400, False)])
+def test_what_decoding_runs_is_compiled_before_the_clock_starts(folder, monkeypatch, prompt, folds):
+    """Short prompts are not folded while they are read, so the first fold is run before as well."""
+    ran = []
+    for name in ("step_compiled", "fold"):
+        home = step if name == "step_compiled" else compiled_step
+        function = getattr(home, name)
+        monkeypatch.setattr(home, name, lambda *given, f=function, n=name: (ran.append(n), f(*given))[1])
+    model = small("taylor:0..2@mean+w8s2")
+    streaming.warm(model, prompt, 400, False)
+    assert ran.count("step_compiled") == 2 * model.config.num_hidden_layers
+    assert ("fold" in ran) == folds
+
+
+def test_softmax_has_nothing_to_compile(monkeypatch):
+    model = small("softmax")
+    monkeypatch.setattr(type(model), "forward", lambda *given, **more: pytest.fail("ran a step"))
+    streaming.warm(model, 3, 400, False)

@@ -69,7 +69,7 @@ def test_it_is_shown_with_the_others_under_its_own_seeds(tmp_path):
     assert study.problems == ()
     result = tables.result(study, words("en"))
     assert CONTROL in [row[0].text for row in result.rows]
-    assert "correction for 1 comparisons (Holm)" in result.caption
+    assert "correction for 1 comparison (Holm)" in result.caption
     assert f"{CONTROL} is a control: softmax a second time" in result.caption
     assert page.title(study, words("en")).startswith("2 attention variants on")
     assert {curve.seed for curve in study.curves() if curve.variant == CONTROL} == set(study.control.seeds)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from termwise.data.blocks import Counts, Reading
 from termwise.data.reader import read_pieces
+from termwise.data.sizes import counted
 from termwise.data.sources import Root, Skipped, find_roots, refuse_column
 
 MOST_CHARACTERS = 16  # a token, on average, has no more; a passage is cut from so many times its length
@@ -114,14 +115,15 @@ def _tokens(text: str, start: int, tokenizer: Any, length: int) -> tuple[Tensor,
             return torch.tensor(ids), begin
         begin = max(0, len(text) - MOST_CHARACTERS * length)
     raise ValueError(
-        f"a document of {len(text):,} characters gives {len(ids)} tokens, --length {length} needs more; give longer texts"
+        f"a document of {len(text):,} characters gives {counted(len(ids), 'token')}, --length {length} needs more; give longer texts"
     )
 
 
 def _notes(roots: Sequence[Root], num_sources: int, counts: Counts, sizes: Sequence[int]) -> Iterator[str]:
     if roots[0].kind == "library":
-        yield f"no text given: the source of this Python's standard library, {num_sources} files ({roots[0].path!r})"
+        yield f"no text given: the source of this Python's standard library, {counted(num_sources, 'file')} ({roots[0].path!r})"
     else:
-        yield f"text: {len(sizes):,} documents, {sum(sizes):,} characters in {', '.join(repr(root.path) for root in roots[:4])}"
+        read = f"{counted(len(sizes), 'document')}, {counted(sum(sizes), 'character')}"
+        yield f"text: {read} in {', '.join(repr(root.path) for root in roots[:4])}"
     if counts.replaced:
-        yield f"replaced {counts.replaced:,} pieces of bad UTF-8 by U+FFFD"
+        yield f"replaced {counted(counts.replaced, 'piece')} of bad UTF-8 by U+FFFD"

@@ -35,8 +35,10 @@ class Cost:
     step_operations: int
 
 
-def cost(spec: AttentionSpec, key_width: int, value_width: int, length: int, kv_heads: int = 1) -> Cost:
-    """Costs of `spec` for `kv_heads` heads of one sequence without padding.
+def cost(
+    spec: AttentionSpec, key_width: int, value_width: int, length: int, kv_heads: int = 1, reads_half: bool = False
+) -> Cost:
+    """Costs of `spec` for `kv_heads` heads of one sequence without padding; `reads_half`: with a bfloat16 copy of the moments.
 
     >>> spec = AttentionSpec(Polynomial((0, 1, 2)))
     >>> cost(spec, key_width=64, value_width=64, length=8192).break_even
@@ -61,6 +63,7 @@ def cost(spec: AttentionSpec, key_width: int, value_width: int, length: int, kv_
         features=num_features,
         moment_bytes=moment_bytes,
         state_bytes=moment_bytes
+        + (2 * num_features * value_width * kv_heads if reads_half else 0)
         + _buffer_bytes(spec, pair, buffered, kv_heads, length)
         + _constant_bytes(spec, key_width, kv_heads),
         cache_bytes=4 * pair * length * kv_heads,

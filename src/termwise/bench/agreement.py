@@ -13,6 +13,7 @@ from torch import Tensor
 from termwise.attention.forms import attend
 from termwise.attention.reference import reference_rows
 from termwise.attention.spec import AttentionSpec
+from termwise.data.sizes import counted
 
 # Up to here every row is compared with all scores in float64; beyond, some rows with the definition.
 ALL_ROWS = 1024
@@ -54,9 +55,9 @@ def of_rows(spec: AttentionSpec, given: dict[str, Any], rows: Sequence[int], out
     if spec.evicts:
         # Which keys a row sees depends on all rows before it.
         whole, _ = attend(**in_float64(given), spec=spec, form="chunked")
-        return compared(out, whole[:, list(rows)], f"form='chunked' in float64, {len(rows)} rows")
+        return compared(out, whole[:, list(rows)], f"form='chunked' in float64, {counted(len(rows), 'row')}")
     exact = reference_rows(spec=spec, rows=rows, **given)
-    return compared(out, exact, f"the definition in float64, {len(rows)} rows")
+    return compared(out, exact, f"the definition in float64, {counted(len(rows), 'row')}")
 
 
 def compared(out: Tensor, exact: Tensor, how: str, usual: float = 0.0) -> Agreement:

@@ -76,8 +76,9 @@ def operations(spec: AttentionSpec, shape: Shape, length: int) -> int:
 
 
 def state_figures(spec: AttentionSpec, shape: Shape, length: int, state: AttentionState) -> list[Figure]:
-    """Live bytes of the state, by the formula, and of a cache of the same tokens."""
-    one = cost(spec, shape.key_width, shape.value_width, length, kv_heads=shape.kv_heads)
+    """Live bytes of the state, by the formula (a bfloat16 copy included where it has one), and of a cache of the same tokens."""
+    reads_half = state.half is not None
+    one = cost(spec, shape.key_width, shape.value_width, length, kv_heads=shape.kv_heads, reads_half=reads_half)
     formula = shape.batch * one.state_bytes - (shape.batch - 1) * shared_bytes(spec, length)
     cache = shape.batch * (one.cache_bytes if shape.dtype == torch.float32 else one.cache_bytes_half)
     return [

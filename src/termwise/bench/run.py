@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from termwise.bench.config import ATTENTION_MEASURES, BASELINE, EXTENDABLE, MODEL_MEASURES, BenchConfig
 from termwise.bench.crossing import crossing
+from termwise.data.sizes import counted
 from termwise.results import Record, RunFolder, config_hash, now
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def _measure(config: BenchConfig, folder: RunFolder, subjects: list[Subject], sh
     if not groups:
         say("everything is measured already; another --out measures again")
         return
-    say(f"{len(groups)} groups of rows, {in_words(estimated_seconds(config, groups, subjects))} or so")
+    say(f"{counted(len(groups), 'group')} of rows, {in_words(estimated_seconds(config, groups, subjects))} or so")
     _limits(config, folder, shape)
     lines, run_id = Lines(folder.path), folder.run["run_id"]
     for number, group in enumerate(groups, start=1):

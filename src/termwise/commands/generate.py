@@ -36,7 +36,8 @@ def generate(
     device: Device = "cpu",
     dtype: Dtype = None,
 ) -> None:
-    """Write on from a prompt, token by token as they come; the speed is said at the end."""
+    """Write on from a prompt, token by token as they come; the speed from the first of them on is said at the end."""
+    from termwise.data.sizes import counted
     from termwise.models.naming import trained_folder
     from termwise.models.streaming import generate_text
 
@@ -57,6 +58,6 @@ def generate(
         typer.echo(json.dumps(told, ensure_ascii=False))
         return
     typer.echo("")
-    typer.echo(
-        f"{told['tokens']} tokens, {told['tokens_per_second']:.1f} tokens/s, state {told['state_bytes']:,} B", err=True
-    )
+    speed = told["tokens_per_second"]
+    after = f", {speed:.1f} tokens/s after the first" if speed else ""
+    typer.echo(f"{counted(told['tokens'], 'token')}{after}, state {told['state_bytes']:,} B", err=True)

@@ -20,6 +20,7 @@ from termwise.conversion.losses import (
 )
 from termwise.conversion.plan import Plan
 from termwise.conversion.sizes import Sizes
+from termwise.data.sizes import counted
 
 ROWS = (ORIGINAL, CONVERTED, TUNED, ORIGINAL_TUNED, WINDOW, SLOTS)
 
@@ -68,13 +69,16 @@ def _kept(plan: Plan) -> str:
         spec.short_name for layer in plan.layers for group in layer for spec in [group.spec] * len(group.kv_heads)
     )
     total = sum(counts.values())
-    lines = [f"{total} kv heads in {len(plan.layers)} layers, by the plan `{plan.name}`:", ""]
+    lines = [f"{counted(total, 'kv head')} in {counted(len(plan.layers), 'layer')}, by the plan `{plan.name}`:", ""]
     lines += ["| kv heads | attention | what becomes of far keys |", "|---|---|---|"]
     specs = {group.spec.short_name: group.spec for layer in plan.layers for group in layer}
     for name, count in counts.most_common():
         lines.append(f"| {count} | `{name}` | {_far(specs[name])} |")
     cut = total - counts.get("exp", 0)
-    lines += ["", f"Kept exact: {total - cut} kv heads. Reduced: {cut}. All weights of the original are kept."]
+    lines += [
+        "",
+        f"Kept exact: {counted(total - cut, 'kv head')}. Reduced: {cut}. All weights of the original are kept.",
+    ]
     return "## Kept and cut\n\n" + "\n".join(lines)
 
 

@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 
+def counted(number: int, what: str, several: str | None = None) -> str:
+    """So many of something; `several` where more than one is not spelt with an s.
+
+    >>> counted(1, "token"), counted(20000, "token"), counted(2, "copy", "copies")
+    ('1 token', '20,000 tokens', '2 copies')
+    """
+    return f"{number:,} {what if number == 1 else several or what + 's'}"
+
+
 def in_bytes(size: float) -> str:
     """Bytes for people.
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from termwise.data.order import hash64
 from termwise.data.reader import Piece
+from termwise.data.sizes import counted
 
 TRAIN, HELD_OUT, REMOVED = 0, 1, 2
 FEW_DOCUMENTS = 20
@@ -144,14 +145,15 @@ def _plan_blocks(found: Scan, held_out: float) -> Plan:
         raise ValueError(f"{total} bytes of text are too few to hold out {held_out:.3g} of them; give more text")
     cuts = _block_starts(sizes, first)
     sides = _without_copies(found)
-    documents = "1 document" if len(sizes) == 1 else f"{len(sizes)} documents"
     notes = [
-        f"{documents}, fewer than {FEW_DOCUMENTS}: held out are the last {held_out:.3g} of the text "
+        f"{counted(len(sizes), 'document')}, fewer than {FEW_DOCUMENTS}: held out are the last {held_out:.3g} of the text "
         f"({total - first:,} of {total:,} bytes), "
         f"cut into contiguous blocks, instead of whole documents"
     ]
     if copies := int((sides == REMOVED).sum()):
-        notes.append(f"removed {copies:,} exact copies of other documents, so that none is on both sides")
+        notes.append(
+            f"removed {counted(copies, 'exact copy', 'exact copies')} of other documents, so that none is on both sides"
+        )
     return Plan(sides, cuts, tuple(notes))
 
 
@@ -198,7 +200,11 @@ def _plan_documents(found: Scan, held_out: float, seed: int) -> Plan:
         )
     notes = [f"held out {wanted:,} of {count:,} documents"]
     if removed:
-        notes.append(f"removed {removed:,} training documents that are exact copies of held-out ones")
+        one, several = (
+            "training document that is an exact copy of a held-out one",
+            "training documents that are exact copies of held-out ones",
+        )
+        notes.append(f"removed {counted(removed, one, several)}")
     return Plan(sides, (), tuple(notes))
 
 

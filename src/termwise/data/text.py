@@ -17,7 +17,7 @@ from typing import Any
 from termwise.data.blocks import Counts, Reading
 from termwise.data.reader import Piece, read_pieces
 from termwise.data.segments import segments
-from termwise.data.sizes import in_bytes
+from termwise.data.sizes import counted, in_bytes
 from termwise.data.sources import Root, Skipped, find_roots, refuse_column
 from termwise.data.split import TRAIN, Plan, Scan, assign, plan_split, scan
 from termwise.data.tokenizer import (
@@ -273,15 +273,15 @@ def _notes(listing: _Listing, found: Scan, counts: Counts, plan: Plan, parts: li
     notes = []
     if listing.roots[0].kind == "library":
         notes.append(
-            f"no data given: the source of this Python's standard library, {listing.num_sources} files "
+            f"no data given: the source of this Python's standard library, {counted(listing.num_sources, 'file')} "
             f"({listing.roots[0].path!r})"
         )
     elif note := listing.skipped.note():
         notes.append(note)
     if counts.empty:
-        notes.append(f"left out {counts.empty:,} empty documents")
+        notes.append(f"left out {counted(counts.empty, 'empty document')}")
     if counts.replaced:
-        notes.append(f"replaced {counts.replaced:,} pieces of bad UTF-8 by U+FFFD")
+        notes.append(f"replaced {counted(counts.replaced, 'piece')} of bad UTF-8 by U+FFFD")
     notes += plan.notes
-    sizes = [f"{in_bytes(part.num_bytes)} in {part.num_tokens:,} tokens" for part in parts]
+    sizes = [f"{in_bytes(part.num_bytes)} in {counted(part.num_tokens, 'token')}" for part in parts]
     return [*notes, f"{in_bytes(found.num_bytes)} of text: training {sizes[0]}, held out {sizes[1]}"]

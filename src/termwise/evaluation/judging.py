@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from termwise.data.sizes import counted
 from termwise.evaluation.tracing import Errors, rms, worst
 
 PROMISED = {torch.float64: 1e-10, torch.float32: 1e-5}
@@ -51,7 +52,7 @@ def judged(
     found, largest = rms(errors.values), worst(errors.values)
     part = int((found / mean).nan_to_num(nan=0.0, posinf=torch.inf).argmax())
     where = {"layer": part} if part < len(found) - 1 else {"layer": "logits"}
-    method = f"{len(errors.values)} rows" + (
+    method = counted(len(errors.values), "row") + (
         f", {num_left_out} left out: row sums nearly vanish there" if num_left_out else ""
     )
     outcome = Outcome(float(found[part]), float(mean[part]), where=where, method=method)
@@ -88,7 +89,7 @@ def _failed(errors: Errors, is_bad: Tensor, mean: Tensor, row: Tensor, names: tu
     limit = float(mean[part])
     reason = (
         f"{names[0]} differs from {names[1]}: first in {layer}, from position {position} of sequence {sequence} on "
-        f"({size:.2g} there, {int(is_off.sum())} of {len(values)} rows; relative RMS {value:.2g}, allowed is {limit:.2g})"
+        f"({size:.2g} there, {int(is_off.sum())} of {counted(len(values), 'row')}; relative RMS {value:.2g}, allowed is {limit:.2g})"
     )
     where = {"layer": part if part < len(mean) - 1 else "logits", "position": position, "sequence": sequence}
     return Outcome(value, limit, "failed", reason, where=where)

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from termwise.data.sizes import counted
 from termwise.evaluation.subject import Opened, open_subject
 from termwise.evaluation.verify_config import VerifyConfig
 from termwise.results import Record, RunFolder, config_hash, now
@@ -84,9 +85,9 @@ def _verify(config: VerifyConfig, folder: RunFolder, opened: Opened, say: Say, i
     for note in opened.notes:
         say(note)
     if len(left) < len(steps):
-        say(f"{len(steps) - len(left)} of {len(steps)} steps were made before the interruption")
+        say(f"{len(steps) - len(left)} of {counted(len(steps), 'step')} were made before the interruption")
     seconds = sum(step.seconds for step in left)
-    say(f"{len(left)} checks, about {in_words(seconds)}")
+    say(f"{counted(len(left), 'check')}, about {in_words(seconds)}")
     progress = Progress(seconds, say, in_words)
     import transformers
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from termwise.data.sizes import counted
 from termwise.inspection.config import EXTENDABLE, InspectConfig
 from termwise.inspection.opening import opened, resolved
 from termwise.results import RunFolder, atomic_write_text, format_duration
@@ -67,11 +68,12 @@ def describe(config: InspectConfig, out: Path) -> dict[str, Any]:
 
     first, later = ladder(local)
     return {
-        "model": f"{pretrained.name}: {pretrained.family}, {pretrained.num_layers} layers, {pretrained.num_kv_heads} kv heads",
+        "model": f"{pretrained.name}: {pretrained.family}, {counted(pretrained.num_layers, 'layer')}, "
+        f"{counted(pretrained.num_kv_heads, 'kv head')}",
         "text": list(passages.notes),
         "tokens": passages.ids.numel(),
         "reduced": spec.short_name,
-        "ladder": f"{len(first)} models, {len(later)} more if time is left",
+        "ladder": f"{counted(len(first), 'model')}, {len(later)} more if time is left",
         "places": pretrained.num_layers * (1 + pretrained.num_kv_heads),
         "seconds": config.budget,
     }
@@ -123,10 +125,11 @@ def _begin(one: Inspection, first: list[Rung], later: list[Rung]) -> tuple[Cost,
     bought = affordable(to_do.places, cost, one.left - always)
     unit = "losses" if one.has_loss else "relative changes of the final hidden state (an encoder has no loss)"
     one.say(
-        f"{pretrained.name}: {pretrained.family}, {pretrained.num_layers} layers of {pretrained.num_kv_heads} kv heads; {unit}"
+        f"{pretrained.name}: {pretrained.family}, {counted(pretrained.num_layers, 'layer')} of "
+        f"{counted(pretrained.num_kv_heads, 'kv head')}; {unit}"
     )
     one.say(
-        f"budget {format_duration(config.budget)}: terms of {texts} texts and {rungs} models of the ladder take about "
+        f"budget {format_duration(config.budget)}: terms of {counted(texts, 'text')} and {counted(rungs, 'model')} of the ladder take about "
         f"{format_duration(always)}; what is left buys true evaluations of about {bought} of {len(to_do.places)} heads and layers, "
         f"those of the largest proxy first; {_left(one, cost, to_do)} (--budget changes it)"
     )
@@ -291,7 +294,8 @@ def _places(one: Inspection, cost: Cost, to_do: Remaining) -> None:
         if one.left < cost.rise(place):
             reason = f"the budget of {format_duration(one.config.budget)} was spent; the same command with more goes on"
             one.folder.append(*(make.unmeasured(other, reason) for other in waiting[number:]))
-            one.say(f"the budget is spent: {len(waiting) - number} heads and layers are left without a true evaluation")
+            left = counted(len(waiting) - number, "head or layer is", "heads and layers are")
+            one.say(f"the budget is spent: {left} left without a true evaluation")
             return
         started, foreseen = time.monotonic(), cost.plain("rise", place)
         losses = place_losses(one.pretrained, one.recordings, ids, one.spec, place)

@@ -12,6 +12,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from termwise.attention.catalogue import LayerOptions
 from termwise.attention.refusals import nearest
 from termwise.attention.spec import AttentionSpec
+from termwise.data.sizes import counted
 from termwise.models.families import to_termwise_fields
 from termwise.models.groups import HeadGroup, layer_groups, plain_layer
 
@@ -173,7 +174,7 @@ def _per_layer(field: str, value: Any, kind: Any, config: TermwiseConfig) -> dic
     num_layers = config.num_hidden_layers
     if len(value) != num_layers:
         raise ValueError(
-            f"TermwiseConfig: {field} lists {len(value)} layers, num_hidden_layers is {num_layers}; give one entry a layer, or one for all"
+            f"TermwiseConfig: {field} lists {counted(len(value), 'layer')}, num_hidden_layers is {num_layers}; give one entry a layer, or one for all"
         )
     return [plain(entry, f"{field}[{i}]") for i, entry in enumerate(value)]
 

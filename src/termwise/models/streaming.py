@@ -11,8 +11,11 @@ import torch
 from torch import Tensor
 from transformers.generation.streamers import BaseStreamer
 
+from termwise.attention.backends import compiled_loops
+from termwise.attention.state import FOLD, RESERVE, num_recent
 from termwise.models.build import load
 from termwise.models.cache import CACHE_FIELD, TermwiseCache
+from termwise.models.causal_lm import TermwiseForCausalLM
 from termwise.models.devices import named_dtype, usable_device
 
 
@@ -22,6 +25,7 @@ class TextStream(BaseStreamer):
     def __init__(self, tokenizer: Any, write: Callable[[str], object]) -> None:
         self.tokenizer, self.write = tokenizer, write
         self.ids: list[int] = []
+        self.times: list[float] = []
         self.shown = 0
         self.is_prompt = True
 
@@ -29,11 +33,19 @@ class TextStream(BaseStreamer):
         if self.is_prompt:
             self.is_prompt = False
             return
+        self.times.append(time.perf_counter())
         self.ids.extend(value.flatten().tolist())
         self._show(self.text.rstrip("\ufffd"))
 
     def end(self) -> None:
         self._show(self.text)
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """From the first new token to the last, so that reading the prompt does not count; None for fewer than two."""
+        if len(self.times) < 2:
+            return None
+        return (len(self.times) - 1) / (self.times[-1] - self.times[0])
 
     @property
     def text(self) -> str:
@@ -56,6 +68,23 @@ def token_ids(tokenizer: Any, text: str, what: str) -> Tensor:
     return tokenizer(text, return_tensors="pt", add_special_tokens=False)["input_ids"]
 
 
+@torch.no_grad()
+def warm(model: TermwiseForCausalLM, num_prompt: int, num_new: int, reads_half: bool) -> None:
+    """Compile what decoding will run, where it is compiled: two steps against throw-away states.
+
+    Behind so many tokens that keys were folded, unless the prompt does that itself or the whole text stays shorter.
+    """
+    specs = [group.spec for layer in model.config.groups for group in layer if group.spec.is_constant_size]
+    if not specs or compiled_loops() is None:
+        return
+    until_folded = FOLD + RESERVE + max(map(num_recent, specs))
+    length = 1 if num_prompt >= until_folded else min(until_folded, num_prompt + num_new)
+    ids = torch.zeros(1, min(length, model.config.max_position_embeddings), dtype=torch.long, device=model.device)
+    cache = TermwiseCache(model.config.num_hidden_layers, reads_half)
+    for piece in (ids[:, 2:] if ids.shape[1] > 2 else ids[:, :1], ids[:, :1], ids[:, :1]):
+        model(piece, cache=cache, logits_to_keep=1)
+
+
 def generate_text(
     folder: str | Path,
     prompt: str,
@@ -71,6 +100,7 @@ def generate_text(
 ) -> dict[str, Any]:
     """Go on from a prompt with the model of a folder; `write` gets the new text as it comes.
 
+    What is compiled is compiled before the clock starts; `tokens_per_second` counts from the first new token on (None for one token).
     temperature 0 takes the likeliest token each time. `reads_half`: states are read from bfloat16 copies. Errors: ValueError for
     a folder without model or tokenizer, an empty prompt, numbers out of range.
     """
@@ -90,13 +120,15 @@ def generate_text(
         raise ValueError("the prompt is empty; give at least one character to go on from")
     placed: Any = model.eval()
     placed.to(place, dtype=number_type)
-    torch.manual_seed(seed)
     # A state too large to hold: the whole text is read at every step.
     cache = None if model.model.no_state else TermwiseCache(model.config.num_hidden_layers, reads_half)
     stream = TextStream(tokenizer, write)
     draws: dict[str, Any] = {"do_sample": False, **({CACHE_FIELD: cache} if cache else {"use_cache": False})}
     if temperature > 0:
         draws |= {"do_sample": True, "temperature": temperature, "top_p": top_p, "top_k": 0}
+    if cache:
+        warm(model, ids.shape[1], max_tokens, reads_half)
+    torch.manual_seed(seed)
     started = time.perf_counter()
     model.generate(
         ids.to(model.device), max_new_tokens=max_tokens, streamer=stream,
@@ -107,7 +139,8 @@ def generate_text(
         "text": stream.text,
         "tokens": len(stream.ids),
         "seconds": seconds,
-        "tokens_per_second": len(stream.ids) / seconds,
+        "first_token_seconds": stream.times[0] - started,
+        "tokens_per_second": stream.tokens_per_second,
         "state_bytes": cache.nbytes if cache else 0,
     }
 

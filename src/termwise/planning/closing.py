@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from termwise.data.sizes import counted
 from termwise.models.naming import model_hash
 from termwise.planning.choosing import Candidate
 from termwise.planning.evaluating import Evaluator, plan_hash
@@ -40,9 +41,13 @@ def _report(one: Planning, evaluator: Evaluator, plans: list[Candidate]) -> tupl
         done.append(text)
         spent = time.monotonic() - began
         missing = len(one.opened.reporting) - len(done)
-        one.say(f"{len(done)} of {len(one.opened.reporting)} texts reported, {format_duration(spent * missing)} left")
+        one.say(
+            f"{len(done)} of {counted(len(one.opened.reporting), 'text')} reported, {format_duration(spent * missing)} left"
+        )
         if missing and len(done) > 1 and one.left < spent:
-            one.say(f"the budget is spent: {missing} texts are left; the same command with more --budget goes on")
+            one.say(
+                f"the budget is spent: {counted(missing, 'text is', 'texts are')} left; the same command with more --budget goes on"
+            )
             break
     return tuple(done)
 

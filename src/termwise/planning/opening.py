@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from termwise.data.sizes import counted
 from termwise.planning.config import PlanConfig
 from termwise.results import RunFolder
 
@@ -62,7 +63,7 @@ def inspected_rises(path: Path, pretrained: Pretrained) -> dict[tuple[int, int],
     if unknown:
         raise ValueError(
             f"{path} has figures of layer {unknown[0][0]} kv head {unknown[0][1]}; {pretrained.name} has "
-            f"{pretrained.num_layers} layers of {pretrained.num_kv_heads}: inspect this model again"
+            f"{counted(pretrained.num_layers, 'layer')} of {pretrained.num_kv_heads}: inspect this model again"
         )
     return rises
 

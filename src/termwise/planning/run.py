@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from termwise.data.sizes import counted
 from termwise.planning.config import EXTENDABLE, PlanConfig
 from termwise.results import RunFolder, config_hash
 
@@ -37,7 +38,8 @@ def describe(config: PlanConfig, out: Path) -> dict[str, Any]:
     RunFolder.check(out, "plan", _resolved(config, found, options), EXTENDABLE)
     pretrained = found.pretrained
     return {
-        "model": f"{pretrained.name}: {pretrained.family}, {pretrained.num_layers} layers, {pretrained.num_kv_heads} kv heads",
+        "model": f"{pretrained.name}: {pretrained.family}, {counted(pretrained.num_layers, 'layer')}, "
+        f"{counted(pretrained.num_kv_heads, 'kv head')}",
         "text": list(found.passages.notes),
         "tokens_of_each_text": config.text_length,
         "texts": f"{config.planning_texts} to plan with, {config.texts} to report on",
@@ -151,8 +153,8 @@ def _say_cost(one: Planning) -> None:
     each = (time.monotonic() - began) * ids.shape[1] / few.shape[1] * 1.1
     passes = _num_passes(one.config, len(one.options))
     one.say(
-        f"{one.opened.pretrained.name}: {len(one.options)} options for each of "
-        f"{one.opened.pretrained.num_layers * one.opened.pretrained.num_kv_heads} kv heads; about {passes:.0f} forward passes of "
+        f"{one.opened.pretrained.name}: {counted(len(one.options), 'option')} for each of "
+        f"{counted(one.opened.pretrained.num_layers * one.opened.pretrained.num_kv_heads, 'kv head')}; about {passes:.0f} forward passes of "
         f"{format_duration(each)}, {format_duration(passes * each)} in all without what is there already; the budget is "
         f"{format_duration(one.config.budget)} (--budget, --texts, --planning-texts and --shares change it)"
     )
@@ -218,7 +220,7 @@ def _anchors(one: Planning, evaluator: Evaluator, menu: Menu, change: Tensor) ->
     one.folder.append(*records)
     for record in records[-2:]:
         told = record.reason if record.value is None else f"{record.value:.2f}"
-        one.say(f"{record.metric.replace('_', ' ')} over {len(found)} single heads: {told}")
+        one.say(f"{record.metric.replace('_', ' ')} over {counted(len(found), 'single head')}: {told}")
 
 
 def _beside_inspection(one: Planning, menu: Menu, path: Path, rises: dict[tuple[int, int], float]) -> None:
@@ -232,4 +234,6 @@ def _beside_inspection(one: Planning, menu: Menu, path: Path, rises: dict[tuple[
     record = Recorder(one.folder, one.config).inspected(*found)
     one.folder.append(record)
     told = record.reason if record.value is None else f"{record.value:.2f}"
-    one.say(f"rank correlation of the proxies with the true rises of {path}, {record.n} kv heads: {told}")
+    one.say(
+        f"rank correlation of the proxies with the true rises of {path}, {counted(record.n or 0, 'kv head')}: {told}"
+    )

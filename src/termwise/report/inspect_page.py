@@ -32,7 +32,7 @@ def title(view: InspectView, say: Words) -> str:
 
 def progress(view: InspectView, say: Words) -> str:
     """What the budget did not reach; empty where everything was measured."""
-    return say("inspect.unfinished", n=view.num_unmeasured) if view.num_unmeasured else ""
+    return say.plural("inspect.unfinished", view.num_unmeasured) if view.num_unmeasured else ""
 
 
 def summary(view: InspectView, say: Words) -> Summary:
@@ -104,8 +104,8 @@ def _heads(view: InspectView, say: Words) -> str:
     found = [head for head in measured if head.is_retrieval]
     noisy = sum(not head.is_beyond_noise for head in measured)
     names = say.listing([_name(head, say) for head in sorted(found, key=_worth)], 8) or say("inspect.no_heads")
-    return say(
-        "inspect.line.heads", n=len(measured), noisy=noisy, found=len(found), names=names, share=say.share(FAR_SHARE)
+    return say.plural(
+        "inspect.line.heads", len(measured), noisy=noisy, found=len(found), names=names, share=say.share(FAR_SHARE)
     )
 
 
@@ -203,8 +203,8 @@ def heads_table(view: InspectView, say: Words) -> Table | None:
             Cell(say.number(head.projected_error, 2)), Cell(say.share(head.first)), Cell(say.share(head.far)),
             Cell(say(f"inspect.kind.{kind}")),
         ))  # fmt: skip
-    caption = say(
-        "inspect.table.heads", n=len(rows), spec=view.reading.setting("reduced", ""), share=say.share(FAR_SHARE)
+    caption = say.plural(
+        "inspect.table.heads", len(rows), spec=view.reading.setting("reduced", ""), share=say.share(FAR_SHARE)
     )
     return Table(caption, columns, tuple(rows))
 

@@ -86,7 +86,9 @@ def title(shown: View, say: Words) -> str:
 def progress(shown: View, say: Words) -> str:
     """How far a study is; empty once every planned run has its held-out loss."""
     done, planned = sum(len(v.finished) for v in shown.variants), len(shown.variants) * len(shown.seeds)
-    return say("unfinished", done=done, planned=planned) if done < planned and shown.is_loss_asked else ""
+    return (
+        say.plural("unfinished", planned, done=done, planned=planned) if done < planned and shown.is_loss_asked else ""
+    )
 
 
 def _tools() -> tuple[Any, Any]:

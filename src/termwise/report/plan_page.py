@@ -31,7 +31,11 @@ def parts(view: PlanView, say: Words) -> dict[str, Any]:
 def progress(view: PlanView, say: Words) -> str:
     """How many texts are reported; empty once all are."""
     planned = view.setting("texts", 0)
-    return say("plan.unfinished", done=view.num_reported, planned=planned) if view.num_reported < planned else ""
+    return (
+        say.plural("plan.unfinished", planned, done=view.num_reported, planned=planned)
+        if view.num_reported < planned
+        else ""
+    )
 
 
 def summary(view: PlanView, say: Words) -> Summary:
@@ -41,8 +45,8 @@ def summary(view: PlanView, say: Words) -> Summary:
         return Summary(say("plan.headline.none"), (), ())
     lines = [_gain(share, record, say) for (share, _), record in sorted(view.gains.items())]
     counts = Counter(head.keeps for head in view.heads)
-    kinds = say.listing([say(f"plan.kinds.{kind}", n=counts[kind]) for kind in KINDS if counts[kind]])
-    lines.append(say("plan.line.heads", n=len(view.heads), kinds=kinds))
+    kinds = say.listing([say.plural(f"plan.kinds.{kind}", counts[kind]) for kind in KINDS if counts[kind]])
+    lines.append(say.plural("plan.line.heads", len(view.heads), kinds=kinds))
     if view.shares and view.live is not None and view.live.value is not None:
         shares = {dtype: say.share(record.value) for dtype, record in view.shares.items()}
         lines.append(say("plan.line.sizes", **shares, live=say.size(view.live.value)))
@@ -105,7 +109,8 @@ def _about(view: PlanView, say: Words) -> Lines:
         "dtype": setting("cache_dtype"),
         "length": say.integer(length),
     }
-    return Lines((say("plan.question", **fields, planning=setting("planning_texts"), texts=setting("texts")),))
+    fields |= {"planning": setting("planning_texts"), "texts": setting("texts")}
+    return Lines((say.plural("plan.question", setting("texts"), **fields),))
 
 
 def front_table(view: PlanView, say: Words) -> Table | None:

@@ -111,8 +111,8 @@ def _shown(value: Any, say: Words) -> str:
 def _training(steps: Any, each: Any, say: Words) -> str:
     if isinstance(steps, int) and isinstance(each, int):
         numbers = {"steps": say.integer(steps), "each": say.integer(each), "total": say.integer(steps * each)}
-        return say("value.training", **numbers)
-    return say("value.steps", steps=_shown(steps, say))
+        return say.plural("value.training", steps, **numbers)
+    return say.plural("value.steps", steps, steps=_shown(steps, say))
 
 
 def _result(view: View, say: Words) -> Section:
@@ -217,7 +217,9 @@ def _threats(view: View, say: Words) -> Section:
         lines.append(say("threat.failed"))
     lines.append(say("threat.one_text"))
     if setting("preset") and setting("steps"):
-        lines.append(say("threat.size", preset=setting("preset"), steps=_shown(setting("steps"), say)))
+        lines.append(
+            say.plural("threat.size", setting("steps"), preset=setting("preset"), steps=_shown(setting("steps"), say))
+        )
     lines += [say("threat.tuning"), *_parameters(view, say)]
     if any(v.speed.value is not None for v in view.variants):
         lines.append(say("threat.speed"))

@@ -37,7 +37,7 @@ def result(view: View, say: Words) -> Table:
 def _about_differences(view: View, say: Words) -> str:
     levels = _levels(view.compared, say)
     compared = sum(v.verdict is not None for v in view.compared) or len(view.compared) - 1
-    told = [say("result.caption.difference", baseline=view.baseline, n=compared, levels=levels)] if levels else []
+    told = [say.plural("result.caption.difference", compared, baseline=view.baseline, levels=levels)] if levels else []
     if view.control and (level := _levels([view.control], say)):
         told.append(say("result.caption.control", control=view.control.name, baseline=view.baseline, level=level))
     return say.sentences(told)

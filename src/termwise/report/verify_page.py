@@ -17,7 +17,7 @@ def parts(view: VerifyView, say: Words) -> dict[str, Any]:
     """What the template is given: view, kicker, title, progress, summary, sections."""
     return {
         "view": view, "kicker": say("verify.kicker"), "title": say("verify.title", model=view.subject.get("model", "")),
-        "progress": "" if view.is_finished else say("verify.unfinished", n=len(view.all)),
+        "progress": "" if view.is_finished else say.plural("verify.unfinished", len(view.all)),
         "summary": summary(view, say), "sections": sections(view, say),
     }  # fmt: skip
 
@@ -32,8 +32,9 @@ def summary(view: VerifyView, say: Words) -> Summary:
     lines = []
     if view.subject:
         lines.append(
-            say(
+            say.plural(
                 "verify.line.model",
+                view.subject.get("layers") or 0,
                 specs=say.listing([str(s) for s in view.subject.get("specs", [])]),
                 layers=view.subject.get("layers"),
                 parameters=say.integer(view.subject.get("parameters")),

@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from termwise.data.sizes import counted
 from termwise.results import format_duration
 
 MIN_STEPS = 20
@@ -71,7 +72,7 @@ def steps_within(seconds: float, grid: Grid, most: int) -> int:
     if not fits(MIN_STEPS):
         needed = grid.seconds(MIN_STEPS) / SAFETY
         raise ValueError(
-            f"{format_duration(max(seconds, 0))} left of the budget for {len(grid.speeds)} variants x {grid.num_seeds} seeds; "
+            f"{format_duration(max(seconds, 0))} left of the budget for {counted(len(grid.speeds), 'variant')} x {counted(grid.num_seeds, 'seed')}; "
             f"even {MIN_STEPS} steps need about {format_duration(needed)}: raise --budget, or ask for fewer variants or seeds"
         )
     low, high = MIN_STEPS, most

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from termwise.data.sizes import counted
 from termwise.data.sources import check_text
 from termwise.results import RunFolder, format_duration
 from termwise.study import measures
@@ -126,22 +127,17 @@ def _state_bytes(plan: Plan, entry: Any) -> int:
 def _say_plan(plan: Plan, folder: RunFolder, num_workers: int, say: Callable[[str], None]) -> None:
     tokens = plan.steps * plan.shared["tokens_per_step"]
     share = tokens / folder.run["resolved"]["data"]["sizes"]["train_tokens"]
-    say(
-        f"{_counted(len(plan.entries), 'variant')} x {_counted(len(plan.seeds), 'seed')}, {plan.steps:,} steps of {plan.shared['tokens_per_step']:,} "
-        f"tokens each ({share:.2g} times the training text), {num_workers} at a time"
-    )
+    grid = f"{counted(len(plan.entries), 'variant')} x {counted(len(plan.seeds), 'seed')}"
+    each = f"{counted(plan.steps, 'step')} of {plan.shared['tokens_per_step']:,} tokens each"
+    say(f"{grid}, {each} ({share:.2g} times the training text), {num_workers} at a time")
     if plan.left_out:
         say(f"recall: {plan.left_out}")
     elif plan.recall_steps:
-        say(f"recall: one small model a variant, at most {plan.recall_steps:,} steps")
+        say(f"recall: one small model a variant, at most {counted(plan.recall_steps, 'step')}")
     seconds = plan.estimated_seconds(num_workers)
     say(f"this takes about {format_duration(seconds)}; {folder.path}" if seconds else f"in {folder.path}")
     if plan.parameters:
         say("parameters: " + ", ".join(f"{name} {number:,}" for name, number in plan.parameters.items()))
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" + "s" * (number != 1)
 
 
 def _runs(plan: Plan, folder: RunFolder) -> list[Run]:

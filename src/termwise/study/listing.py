@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from termwise.data.sizes import in_bytes
+from termwise.data.sizes import counted, in_bytes
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -60,7 +60,7 @@ def table(listed: dict[str, Any]) -> Group:
     from rich.text import Text
 
     parts: list[Any] = [
-        Text(f"States are those of one head of width {listed['width']} after {listed['length']:,} tokens.\n")
+        Text(f"States are those of one head of width {listed['width']} after {counted(listed['length'], 'token')}.\n")
     ]
     shown: set[str] = set()
     for one in listed["variants"]:
@@ -131,7 +131,7 @@ def _facts(one: dict[str, Any]) -> list[tuple[str, str]]:
         ("cancels", "; ".join(one["parts_that_cancel"])),
         ("note", one["note"]),
         ("source", one["source"]),
-        ("of one head", f"keys and values of width {one['width']}, {one['length']:,} tokens, fp32"),
+        ("of one head", f"keys and values of width {one['width']}, {counted(one['length'], 'token')}, fp32"),
     ]
     rows.append(("state", state_in_words(one) + (f", {one['features']:,} features" if one["features"] else "")))
     rows.append(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from termwise.data.sizes import counted
 from termwise.results import format_duration
 from termwise.study.budget import makespan
 from termwise.study.workers import Task
@@ -152,7 +153,7 @@ class Display(AbstractContextManager):
 
     def _summary(self) -> str:
         done = sum(run.task.state in ("done", "failed") for run in self.runs)
-        text = f"{done} of {len(self.runs)} runs done"
+        text = f"{done} of {counted(len(self.runs), 'run')} done"
         left, rest = seconds_left(self.runs, self.num_workers), ""
         if left is None:
             left, rest = (
