@@ -70,6 +70,11 @@ def test_slots_and_sums_are_what_the_state_holds(kernel):
     own_reference = 4 * 6 if one.has_tail and kernel.centers == 1 else 0
     slots = num_slots(one) * (4 * 12 + 4)
     assert served_bytes(one, 40, 6, 6, "float32") == slots + sums + own_reference
+    _, full = tw.attend(query[:, :39], key[:, :39], value[:, :39], one, parameters=parameters, output_final_state=True)
+    # As the package runs it: the rank of each slot, two counts, and of dropped keys their number.
+    beside = 0 if one.has_tail else 4
+    live = served_bytes(one, 39, 6, 6, "float32") + 8 * num_slots(one) + 16 + beside
+    assert full.nbytes == live == tw.cost(one, 6, 6, 39).state_bytes
 
 
 def test_other_specs_are_no_options():

@@ -10,6 +10,7 @@ import torch
 from termwise.attention.forms import attend
 from termwise.attention.names import parse
 from termwise.attention.spec import AttentionSpec, Local
+from termwise.attention.state import AttentionState
 from tests.attention.compare import all_close, close, close_states, equal, holds, refused, same_bits
 from tests.attention.running import gradients, run_form, run_oracle
 from tests.attention.slicing import tokens
@@ -133,17 +134,73 @@ def every_of(name: str) -> int:
 @pytest.mark.parametrize("name", EVICTING)
 @pytest.mark.parametrize("form", ["chunked", "recurrent", "parallel"])
 def test_rollback_within_the_tokens_since_keys_left(name, form):
+    """Heavy slots need to know what each query gave, which only a recorded past keeps apart."""
     spec, every = parse(name), every_of(name)
-    length = 4 * every + every - 1
+    length, how = 4 * every + every - 1, {"spec": spec, "form": form, "output_final_state": True}
     arguments = inputs(spec, batch=2, length=length + 20, seed=21)
-    _, state = attend(**tokens(arguments, 0, length), spec=spec, form=form, output_final_state=True)
+    records = spec.local.heavy > 0
+    _, state = attend(**tokens(arguments, 0, length), **how, record_past=records)
     for taken in {1, every // 2, every - 1}:
-        _, fresh = attend(**tokens(arguments, 0, length - taken), spec=spec, form=form, output_final_state=True)
+        _, fresh = attend(**tokens(arguments, 0, length - taken), **how, record_past=records)
         close_states(state.rollback(taken), fresh, "fp64", f"{name}, {form}: {taken} back")
-    with refused("rollback", f"{every} tokens", "record_past=True", "activate_past_recording"):
-        state.rollback(every)
+    _, plain = attend(**tokens(arguments, 0, length), **how)
+    for taken in (1, every) if records else (every,):
+        with refused("rollback", f"{taken} tokens", "record_past=True", "activate_past_recording"):
+            plain.rollback(taken)
     with refused("rollback", "-1"):
         state.rollback(-1)
+
+
+HEAVY = tuple(name for name in EVICTING if parse(name).local.heavy)
+
+
+@pytest.mark.parametrize("name", HEAVY)
+@pytest.mark.parametrize("form", ["chunked", "recurrent", "parallel", "reference"])
+def test_one_sum_is_kept_unless_the_past_is_recorded(name, form):
+    """The same keys stay; what was given is the same in all, and the state without its parts is the smaller one."""
+    spec, every = parse(name), every_of(name)
+    arguments = inputs(spec, batch=2, length=4 * every + every - 1, seed=24)
+    how = {"spec": spec, "form": form, "output_final_state": True}
+    (out, plain), (same, recorded) = (attend(**arguments, **how, record_past=records) for records in (False, True))
+    close(out, same, "fp64", f"{name}, {form}")
+    equal(plain.rank.tolist(), recorded.rank.tolist(), f"{name}, {form}: the slots")
+    equal((plain.given, plain.given_rank), (None, None), f"{name}, {form}: one sum")
+    equal(recorded.given.shape[2], every, f"{name}, {form}: a row a query since keys last left")
+    close(plain.received, recorded.received + recorded.given.sum(dim=2), "fp64", f"{name}, {form}: received")
+    slots = plain.received.numel()
+    parts = slots * every * recorded.given.element_size() + recorded.given_rank.nbytes
+    equal(sum(t.nbytes for t in recorded.tensors.values()) - plain.nbytes, parts, f"{name}, {form}: bytes")
+
+
+@pytest.mark.parametrize("name", HEAVY)
+def test_recording_may_begin_and_end_at_any_call(name):
+    """What was given before it began cannot be taken back; everything after can, over a position at which keys leave too."""
+    spec, every = parse(name), every_of(name)
+    first, last = 3 * every + 2, 4 * every + 5
+    arguments = inputs(spec, batch=2, length=last + 9, seed=25)
+    whole, _ = attend(**arguments, spec=spec)
+    _, begun = attend(**tokens(arguments, 0, first), spec=spec, output_final_state=True)
+    state = begun
+    for start, stop in ((first, first + 3), *((t, t + 1) for t in range(first + 3, last))):
+        out, state = attend(
+            **tokens(arguments, start, stop), spec=spec, initial_state=state, output_final_state=True, record_past=True
+        )
+        close(out, whole[:, start:stop], "fp64", f"{name}: {start}")
+    for taken in (1, 4, every, last - first):
+        back = state.rollback(taken)
+        equal(back.count.tolist(), [last - taken], f"{name}: {taken} back")
+        out, end = attend(
+            **tokens(arguments, last - taken, last + 9), spec=spec, initial_state=back, output_final_state=True
+        )
+        close(out, whole[:, last - taken :], "fp64", f"{name}: {taken} back, then on")
+    equal((end.given, end.past), (None, None), f"{name}: no longer recorded")
+    with refused("rollback", "not kept apart", "record_past=True"):
+        state.rollback(last - first + 1)
+    both = AttentionState.stack([state.split()[0], begun.split()[1]])
+    equal(both.given, None, f"{name}: beside one that keeps a sum")
+    alone = {n: t if n == "parameters" else t[1:] for n, t in tokens(arguments, first, first + 5).items()}
+    out, _ = attend(**alone, spec=spec, initial_state=both.split()[1])
+    close(out, whole[1:, first : first + 5], "fp64", f"{name}: beside one that keeps a sum, then on")
 
 
 @pytest.mark.parametrize("name", EVICTING)
@@ -161,7 +218,7 @@ def test_a_recorded_past_reaches_64_tokens_back(name):
             )  # fmt: skip
         for taken in (1, 17, 40, 63, 64):
             back = state.rollback(taken)
-            _, fresh = attend(**tokens(arguments, 0, 130 - taken), spec=spec, output_final_state=True)
+            _, fresh = attend(**tokens(arguments, 0, 130 - taken), spec=spec, output_final_state=True, record_past=True)
             close_states(back, fresh, "fp64", f"{name}, {form}: {taken} back")
             later = tokens(arguments, 130 - taken, 150)
             out, _ = in_parts(later, spec, [3], state=back)

@@ -53,26 +53,29 @@ def tidy(state: AttentionState) -> AttentionState:
     there = state.rank >= 0
     slots = {"key": state.key * there[..., None], "value": state.value * there[..., None]}
     if state.given is not None:
-        slots |= {"received": state.received * there, "given": state.given * there[:, :, None]}
+        slots["given"] = state.given * there[:, :, None]
+    if state.received is not None:
+        slots["received"] = state.received * there
     return dataclasses.replace(state, **slots)
 
 
+@pytest.mark.parametrize("records", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("name", NAMES)
-def test_outputs_and_state_are_those_of_the_torch_form(name, dtype, monkeypatch):
-    """At every length, what queries have given each slot included."""
+def test_outputs_and_state_are_those_of_the_torch_form(name, dtype, records, monkeypatch):
+    """At every length, what queries have given each slot included, as one sum or apart."""
     spec = parse(name)
     arguments = clone(inputs(spec, length=60, heads=6, kv_heads=2, batch=2, mean=1.0), dtype, requires_grad=False)
     for length in (3, 17, 31, 60):
         part, row = tokens(arguments, 0, length), "fp64" if dtype == torch.float64 else "fp32"
         with monkeypatch.context() as patch:
             counted = Counted(patch)
-            out, state = stepped(part, spec)
+            out, state = stepped(part, spec, record_past=records)
             # The first token, and those at which keys leave, are the general engine's.
             equal((counted.served, counted.asked), (length - 1 - length // 16, length - 1), f"{name}: steps")
         with monkeypatch.context() as patch:
             Counted(patch, is_on=False)
-            expected, end = stepped(part, spec)
+            expected, end = stepped(part, spec, record_past=records)
         close(out, expected, row, f"{name}, {length} tokens")
         close_states(state, end, row, f"{name}, {length} tokens")
     whole, _ = attend(**arguments, spec=spec, form="chunked")
@@ -141,7 +144,7 @@ def test_sequences_of_different_lengths(name, monkeypatch):
 def test_beams_and_rollback_between_steps(name):
     spec, order = parse(name), torch.tensor([1, 0, 1])
     arguments = inputs(spec, length=46, heads=2, batch=2)
-    _, state = stepped(tokens(arguments, 0, 44), spec)
+    _, state = stepped(tokens(arguments, 0, 44), spec, record_past=True)
     back = state.rollback(6).permute(order)
     moved = {part: t[order] if part != "parameters" else t for part, t in tokens(arguments, 38, 46).items()}
     out, state = stepped(moved, spec, back)

@@ -40,6 +40,8 @@ def cost(
 ) -> Cost:
     """Costs of `spec` for `kv_heads` heads of one sequence without padding; `reads_half`: with a bfloat16 copy of the moments.
 
+    A past that is recorded (`record_past`) is not counted.
+
     >>> spec = AttentionSpec(Polynomial((0, 1, 2)))
     >>> cost(spec, key_width=64, value_width=64, length=8192).break_even
     1089
@@ -64,7 +66,7 @@ def cost(
         moment_bytes=moment_bytes,
         state_bytes=moment_bytes
         + (2 * num_features * value_width * kv_heads if reads_half else 0)
-        + _buffer_bytes(spec, pair, buffered, kv_heads, length)
+        + _buffer_bytes(spec, pair, buffered, kv_heads)
         + _constant_bytes(spec, key_width, kv_heads),
         cache_bytes=4 * pair * length * kv_heads,
         cache_bytes_half=2 * pair * length * kv_heads,
@@ -101,25 +103,20 @@ def num_buffered(spec: AttentionSpec, length: int) -> int:
     return length - max(0, folded - sinks)
 
 
-def _buffer_bytes(spec: AttentionSpec, pair: int, buffered: int, kv_heads: int, length: int) -> int:
+def _buffer_bytes(spec: AttentionSpec, pair: int, buffered: int, kv_heads: int) -> int:
     """Keys and values, log decay in fp64 and running gate of each head; one rank for all heads.
 
-    Where keys leave at fixed positions: keys, values and ranks of each head, what its slots have received, and what each query
-    since has given to every one of them.
+    Where keys leave at fixed positions: keys, values and ranks of each head, and what its slots have received.
     """
     if spec.local is not None and spec.evicts:
-        num_given = spec.local.num_given(length)
-        noted = 4 * (1 + num_given) * kv_heads if spec.local.heavy else 0
-        return buffered * ((4 * pair + 8) * kv_heads + noted) + (8 * num_given if spec.local.heavy else 0)
+        return buffered * (4 * pair + 8 + (4 if spec.local.heavy else 0)) * kv_heads
     per_head = 4 * pair + (8 if spec.log_decay else 0) + (4 if spec.needs_running_gate else 0)
     return buffered * (per_head * kv_heads + 8)
 
 
 def shared_bytes(spec: AttentionSpec, length: int) -> int:
     """What the sequences of a batch without padding keep once: count, boundary, and ranks that no head has for itself."""
-    if spec.local is not None and spec.evicts:
-        return 16 + (8 * spec.local.num_given(length) if spec.local.heavy else 0)
-    return 16 + 8 * num_buffered(spec, length)
+    return 16 + (0 if spec.evicts else 8 * num_buffered(spec, length))
 
 
 def _constant_bytes(spec: AttentionSpec, key_width: int, kv_heads: int) -> int:

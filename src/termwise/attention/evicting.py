@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from termwise.attention.call import Call
-from termwise.attention.evicting_state import append, evict, remembering, settled, tail_of
+from termwise.attention.evicting_state import append, evict, noting, recording, remembering, settled, tail_of
 from termwise.attention.folding import Keys
 from termwise.attention.normalizers import VANISHING, RowSum
 from termwise.attention.reading import Queries, Weighing, finish
@@ -43,6 +43,7 @@ def run_evicting(call: Call) -> tuple[Tensor, AttentionState | None]:
 
     # Autocast would round what is promised to be summed in the accumulation type.
     with torch.autocast(call.keys.key.device.type, enabled=False):
+        call = dataclasses.replace(call, state=recording(call.state, call.record_past))
         blocks = Blocks.of(call)
         has_tail = call.state.has_moments and bool((call.state.decayed_count > 0).any())
         run = attend_explicit if call.form == "parallel" and not has_tail else _run
@@ -163,7 +164,7 @@ def _block(
     sums, weights = weigh(state, queries)
     is_row = (queries.rank >= 0) if queries.is_real is None else (queries.rank >= 0) & queries.is_real
     out = finish(state.spec, sums, queries, is_row, parameters, row_counts, None)
-    if state.given is not None:
+    if state.received is not None:
         state = noting(state, keys.rank, given_by(sums, weights, is_row))
     return out, state
 
@@ -219,13 +220,3 @@ def given_by(sums: Weighing, weights: Tensor, is_row: Tensor) -> Tensor:
         mass = away_from_zero(mass, VANISHING * sums.decayed_count.detach())
     given = (weights / mass).sum(dim=2)
     return given.masked_fill(~is_row[:, None, :, None], 0)
-
-
-def noting(state: AttentionState, rank: Tensor, given: Tensor) -> AttentionState:
-    """The state with what the queries of ranks `rank` (B or 1, T) have given."""
-    assert state.given is not None and state.given_rank is not None
-    rows = max(rank.shape[0], state.given_rank.shape[0])
-    ranks = torch.cat([state.given_rank.expand(rows, -1), rank.expand(rows, -1)], dim=1)
-    # Most blocks are whole: nothing was given before them, and nothing is copied.
-    given = torch.cat([state.given, given], dim=2) if state.given.shape[2] else given
-    return dataclasses.replace(state, given=given, given_rank=ranks)

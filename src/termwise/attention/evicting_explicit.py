@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from termwise.attention.call import Call
-from termwise.attention.evicting import Blocks, centers_of, due, given_by, noting
-from termwise.attention.evicting_state import append, compact, counted, into_tail, remembering, staying
+from termwise.attention.evicting import Blocks, centers_of, due, given_by
+from termwise.attention.evicting_state import append, compact, counted, into_tail, noting, remembering, staying
 from termwise.attention.reading import Queries, Weighing, finish
 from termwise.attention.state import AttentionState
 from termwise.attention.tail import nearest_center
@@ -42,7 +42,7 @@ def attend_explicit(call: Call, blocks: Blocks) -> tuple[Tensor, AttentionState]
         sums, weights = _weigh(call, state, queries, held)
         is_row = (queries.rank >= 0) if queries.is_real is None else (queries.rank >= 0) & queries.is_real
         outputs.append(finish(call.spec, sums, queries, is_row, call.parameters, call.row_counts, None))
-        if state.given is not None:
+        if state.received is not None:
             state = noting(state, keys.rank, given_by(sums, weights, is_row))
     out = torch.cat(outputs, dim=3)
     return out, compact(state, held)

@@ -23,18 +23,15 @@ class Head:
 
     held: list[int] = field(default_factory=list)  # exact slots, the oldest first
     left: list[int] = field(default_factory=list)  # the others, in the order in which they left
-    received: dict[int, float] = field(default_factory=dict)  # by the time keys last left
-    given: list[dict[int, float]] = field(default_factory=list)  # by each query since
+    received: dict[int, float] = field(default_factory=dict)  # from all queries, or from those before `given`
+    given: list[dict[int, float]] = field(default_factory=list)  # by each query since keys last left
 
     def enter(self, column: int, rank: dict[int, int], spec: AttentionSpec) -> None:
         """One more key; if it makes the count a multiple of `evict_every`, others leave first."""
         local, count = spec.local, rank[column] + 1
         assert local is not None and local.evict_every is not None
         if count % local.evict_every == 0:
-            for row in self.given:
-                for s, weight in row.items():
-                    self.received[s] += weight
-            self.given = []
+            self.receive()
             others = [s for s in self.held if local.sinks <= rank[s] < count - local.window]
             heaviest = sorted(others, key=lambda s: (-self.received[s], rank[s]))[: local.heavy]
             leaving = [s for s in others if s not in heaviest]
@@ -42,6 +39,13 @@ class Head:
             self.left += leaving
         self.held.append(column)
         self.received[column] = 0.0
+
+    def receive(self) -> None:
+        """What the queries have given joins what was received."""
+        for row in self.given:
+            for s, weight in row.items():
+                self.received[s] += weight
+        self.given = []
 
 
 def attend_evicting(call: Call) -> tuple[Tensor, AttentionState | None]:
@@ -165,9 +169,12 @@ def _state(call: Call, b: int, rank: dict[int, int], heads: list[Head]) -> Atten
     assert local is not None and local.evict_every is not None
     key, value = call.keys.key[b].double(), call.keys.value[b].double()
     count, kv_heads = len(rank), len(heads)
+    if not call.record_past:
+        for head in heads:
+            head.receive()
     tails = [_tail(call, g, key[g], value[g], head.left) for g, head in enumerate(heads)] if spec.has_tail else []
     queries = sorted(rank.values())[count - len(heads[0].given) :]
-    has_heavy = local.heavy > 0
+    has_heavy, keeps_given = local.heavy > 0, local.heavy > 0 and call.record_past
 
     def per_slot(numbers: list[list[float]]) -> Tensor:
         return torch.tensor(numbers, dtype=torch.float64).reshape(1, kv_heads, -1)
@@ -185,8 +192,8 @@ def _state(call: Call, b: int, rank: dict[int, int], heads: list[Head]) -> Atten
         reference=torch.stack([tail[3] for tail in tails])[None] if tails and has_reference(spec) else None,
         age=None, fold_age=None, total_log_decay=None, running_gate=None, running_total=None,
         received=per_slot([[head.received[s] for s in head.held] for head in heads]) if has_heavy else None,
-        given=torch.tensor(given, dtype=torch.float64).reshape(1, kv_heads, len(queries), len(heads[0].held)) if has_heavy else None,
-        given_rank=torch.tensor([queries], dtype=torch.int64).reshape(1, -1) if has_heavy else None,
+        given=torch.tensor(given, dtype=torch.float64).reshape(1, kv_heads, len(queries), len(heads[0].held)) if keeps_given else None,
+        given_rank=torch.tensor([queries], dtype=torch.int64).reshape(1, -1) if keeps_given else None,
     )  # fmt: skip
 
 

@@ -4,9 +4,10 @@ When t real keys have been seen, the new one included, and t is a multiple of `e
 `window`, the first `sinks` and the `heavy` others of greatest received weight stay; the rest goes into the tail, before the
 query reads. Heads keep different keys but equally many, so `rank` has a head axis: (B, G, L).
 
-    received  (B, G, L)     weight that each slot had been given (w / Z, summed over the group's queries) when keys last left
-    given     (B, G, n, L)  what each query has given since, so that queries can be taken back; `given_rank` (B or 1, n)
-    past                    the state before keys last left, where it is recorded: rollback goes on from there
+    received  (B, G, L)     weight that each slot has been given (w / Z, summed over the group's queries)
+Only where the past is recorded, so that queries can be taken back:
+    given     (B, G, n, L)  what each query has given since keys last left, apart from `received`; `given_rank` (B or 1, n)
+    past                    the state before keys last left: rollback goes on from there
 """
 
 from __future__ import annotations
@@ -30,6 +31,35 @@ def tail_of(state: AttentionState) -> Tail | None:
     return Tail(state.scale, state.moments, state.mass, state.decayed_count, state.reference)
 
 
+def recording(state: AttentionState, records_past: bool) -> AttentionState:
+    """The state that keeps what each query gives from now on, or adds it to what was received: then it cannot be taken back."""
+    if state.received is None or records_past == (state.given is not None):
+        return state
+    if state.given is None:
+        batch, kv_heads, length = state.received.shape
+        given, rank = state.received.new_zeros(batch, kv_heads, 0, length), state.count.new_zeros(1, 0)
+        return dataclasses.replace(state, given=given, given_rank=rank)
+    return dataclasses.replace(state, received=so_far(state), given=None, given_rank=None)
+
+
+def so_far(state: AttentionState) -> Tensor:
+    """(B, G, L): the weight that each slot has been given until now."""
+    assert state.received is not None
+    return state.received if state.given is None else state.received + state.given.sum(dim=2)
+
+
+def noting(state: AttentionState, rank: Tensor, given: Tensor) -> AttentionState:
+    """The state with what the queries of ranks `rank` (B or 1, T) have given, (B, G, T, L)."""
+    assert state.received is not None
+    if state.given is None or state.given_rank is None:
+        return dataclasses.replace(state, received=state.received + given.sum(dim=2))
+    rows = max(rank.shape[0], state.given_rank.shape[0])
+    ranks = torch.cat([state.given_rank.expand(rows, -1), rank.expand(rows, -1)], dim=1)
+    # Most blocks are whole: nothing was given before them, and nothing is copied.
+    given = torch.cat([state.given, given], dim=2) if state.given.shape[2] else given
+    return dataclasses.replace(state, given=given, given_rank=ranks)
+
+
 def append(state: AttentionState, keys: Keys) -> AttentionState:
     """The state with `keys` in its slots, nothing leaves."""
     batch, kv_heads, new = keys.key.shape[:3]
@@ -40,8 +70,9 @@ def append(state: AttentionState, keys: Keys) -> AttentionState:
         "value": torch.cat([state.value, keys.value], dim=2),
         "rank": torch.cat([state.rank, rank], dim=2),
     }
-    if state.received is not None and state.given is not None:
-        changed |= {"received": pad(state.received, (0, new)), "given": pad(state.given, (0, new))}
+    for name in ("received", "given"):
+        if (weights := getattr(state, name)) is not None:
+            changed[name] = pad(weights, (0, new))
     return dataclasses.replace(state, **changed)
 
 
@@ -52,9 +83,9 @@ def staying(state: AttentionState, is_due: Tensor) -> Tensor:
     is_real, count = state.rank >= 0, (state.count + 1)[:, None, None]
     is_near = (state.rank >= count - local.window) | (state.rank < local.sinks)
     stays = is_real & (is_near | ~is_due[:, None, None])
-    if state.received is None or state.given is None:
+    if state.received is None:
         return stays
-    received = (state.received + state.given.sum(dim=2)).masked_fill(stays | ~is_real, -torch.inf)
+    received = so_far(state).masked_fill(stays | ~is_real, -torch.inf)
     # Slots stand in the order of their keys, so that a stable sort leaves ties to the older one.
     heaviest = received.argsort(dim=2, descending=True, stable=True)[..., : local.heavy]
     return stays | (torch.zeros_like(stays).scatter(2, heaviest, True) & is_real)
@@ -70,9 +101,8 @@ def evict(state: AttentionState, is_due: Tensor, centers: Tensor | None) -> Atte
 def counted(state: AttentionState, is_due: Tensor) -> AttentionState:
     """Keys have left the sequences `is_due`: what had been given until now is received."""
     changed: dict[str, Any] = {"boundary": torch.where(is_due, state.count + 1, state.boundary)}
-    if state.received is not None and state.given is not None and state.given_rank is not None:
-        sums = state.given.sum(dim=2)
-        changed["received"] = state.received + torch.where(is_due[:, None, None], sums, torch.zeros_like(sums))
+    if state.received is not None and state.given_rank is not None:
+        changed["received"] = torch.where(is_due[:, None, None], so_far(state), state.received)
         changed["given_rank"] = state.given_rank.masked_fill(is_due[:, None], -1)
     return _compact_given(dataclasses.replace(state, **changed))
 
@@ -117,8 +147,9 @@ def compact(state: AttentionState, stays: Tensor) -> AttentionState:
         "value": _slots(state.value, places),
         "rank": torch.where(stays.gather(2, places), state.rank.gather(2, places), -1),
     }
-    if state.received is not None and state.given is not None:
+    if state.received is not None:
         changed["received"] = state.received.gather(2, places)
+    if state.given is not None:
         across = places[:, :, None].expand(-1, -1, state.given.shape[2], -1)
         changed["given"] = state.given.gather(3, across)
     return dataclasses.replace(state, **changed)
@@ -161,15 +192,25 @@ def rolled_back(state: AttentionState, num_tokens: int) -> AttentionState:
     found: AttentionState | None = state
     while found is not None and bool((found.boundary > target).any()):
         found = found.past
-    if found is not None and bool(((found.count >= target) & (target >= 0)).all()):
+    if found is not None and bool(((found.count >= target) & (target >= 0) & _knows(found, target)).all()):
         return _cut(found, target)
     if state.batch_size > 1:
         return AttentionState.stack([rolled_back(row, num_tokens) for row in state.split()])
+    lost = f"exact slots were given up at key {int(state.boundary.max())}"
+    if found is not None and not bool(_knows(found, target).all()):
+        lost = "what they gave each slot was not kept apart"
     raise ValueError(
-        f"rollback: {num_tokens} tokens cannot be taken back from {state.count.tolist()} keys: exact slots were given up at key "
-        f"{int(state.boundary.max())}; up to {RESERVE} tokens can be where the past is recorded: attend(..., record_past=True), "
-        "cache.activate_past_recording(); or keep an earlier state"
+        f"rollback: {num_tokens} tokens cannot be taken back from {state.count.tolist()} keys: {lost}; up to {RESERVE} tokens can "
+        "be where the past is recorded: attend(..., record_past=True), cache.activate_past_recording(); or keep an earlier state"
     )
+
+
+def _knows(state: AttentionState, target: Tensor) -> Tensor:
+    """(B or 1,): whether what each query from rank `target` on has given can be taken back."""
+    if state.received is None:
+        return torch.ones_like(target, dtype=torch.bool)
+    ranks = state.count.new_zeros(1, 0) if state.given_rank is None else state.given_rank
+    return (ranks >= target[:, None]).sum(dim=1) == state.count - target
 
 
 def _cut(state: AttentionState, target: Tensor) -> AttentionState:
@@ -188,9 +229,10 @@ def padded(state: AttentionState, length: int, num_given: int) -> AttentionState
         "value": pad(state.value, (0, 0, missing, 0)),
         "rank": pad(state.rank, (missing, 0), value=-1),
     }
-    if state.received is not None and state.given is not None and state.given_rank is not None:
-        rows = num_given - state.given.shape[2]
+    if state.received is not None:
         changed["received"] = pad(state.received, (missing, 0))
+    if state.given is not None and state.given_rank is not None:
+        rows = num_given - state.given.shape[2]
         changed["given"] = pad(state.given, (missing, 0, rows, 0))
         changed["given_rank"] = pad(state.given_rank, (rows, 0), value=-1)
     return dataclasses.replace(state, **changed)

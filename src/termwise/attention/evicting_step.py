@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 from torch import Tensor
+from torch.nn.functional import pad
 
 from termwise.attention.backends import compiled_loops
 from termwise.attention.backends.tables import Tables, tables_of
 from termwise.attention.compiled_step import Token, array, over_heads, token_of
+from termwise.attention.evicting_state import recording
 from termwise.attention.growth import replaced, room_behind
 from termwise.attention.safe import in_type
 from termwise.attention.state import AttentionState
@@ -45,13 +47,18 @@ def step_evicting(given: dict[str, Any], state: AttentionState) -> tuple[Tensor,
     """A plain step (see step.py); None where keys are due to leave, or nothing is compiled here."""
     if compiled_loops() is None or state.key.shape[2] == 0:
         return None
-    found = _ready(state, given["output_final_state"])
+    found = _ready(recording(state, given["record_past"]), given["output_final_state"])
     if found is None:
         return None
     state, ready = found
-    token = token_of(given, state)
-    out = _outputs(given, state, ready, token)
-    return out, _extended(state, ready) if given["output_final_state"] else None
+    token, received = token_of(given, state), _received(state)
+    out = _outputs(given, state, ready, token, received)
+    return out, _extended(state, ready, received) if given["output_final_state"] else None
+
+
+def _received(state: AttentionState) -> Tensor | None:
+    """(B, G, L + 1): what the slots and the token have been given before; None where nothing is summed up."""
+    return None if state.received is None or state.given is not None else pad(state.received, (0, 1))
 
 
 def _ready(state: AttentionState, keeps: bool) -> tuple[AttentionState, Ready] | None:
@@ -105,18 +112,21 @@ def _arrays(state: AttentionState, due: int) -> Ready:
     )
 
 
-def _outputs(given: dict[str, Any], state: AttentionState, ready: Ready, token: Token) -> Tensor:
+def _outputs(
+    given: dict[str, Any], state: AttentionState, ready: Ready, token: Token, received: Tensor | None
+) -> Tensor:
     """(B, 1, H, e) in the query's type; where the state is kept the token takes the next slot, and what it gives is noted."""
     loops, spec, tables, keeps = compiled_loops(), state.spec, ready.tables, given["output_final_state"]
     assert loops is not None
     (heads, group, _), dense = token.query.shape, spec.kernel.dense or ()
     out = state.value.new_empty(heads, group, state.value.shape[3])
     has_exact_mass = spec.kernel.is_centered and len(dense) < 3
-    notes = ready.given if keeps else ready.given[:, :0]
+    notes, row = (ready.given, _num_given(state)) if received is None else (received.flatten(0, 1)[:, None].numpy(), 0)
+    notes = notes if keeps else notes[:, :0]
     arrays = (
         token.query, *ready.slots, token.key, token.value, state.key.shape[2], array(state.count), *ready.tail, tables.starts,
         tables.offsets, tables.widths, tables.multiplicities, tables.coefficients, tables.binomials, ready.scales,
-        spec.kernel.is_centered, has_exact_mass, notes, _num_given(state), keeps, out.numpy(),
+        spec.kernel.is_centered, has_exact_mass, notes, row, keeps, out.numpy(),
     )  # fmt: skip
     over_heads(partial(loops.grouped_step, *arrays), heads, ready.tail[0].nbytes)
     batch, kv_heads = state.key.shape[:2]
@@ -125,11 +135,13 @@ def _outputs(given: dict[str, Any], state: AttentionState, ready: Ready, token: 
     return in_type(out.view(batch, 1, kv_heads * group, -1), given["query"].dtype)
 
 
-def _extended(state: AttentionState, ready: Ready) -> AttentionState:
-    """The state with the token in its slots; the loop has put it there."""
+def _extended(state: AttentionState, ready: Ready, received: Tensor | None) -> AttentionState:
+    """The state with the token in its slots; the loop has put it there, and what it gives with the rest or into its row."""
     num_given = _num_given(state)
     assert state.room is not None
     if state.given is not None:
         ready.given_rank[:, num_given] = array(state.count)
     longer = state.room.upto(state.key.shape[2] + 1, num_given + 1)
+    if received is not None:
+        longer["received"] = received
     return replaced(state, count=state.count + 1, **longer)

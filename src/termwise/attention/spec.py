@@ -51,11 +51,6 @@ class Local:
         waiting = num_keys % self.evict_every
         return min(num_keys - waiting, self.window + self.sinks + self.heavy) + waiting
 
-    def num_given(self, num_keys: int) -> int:
-        """Queries since keys last left, that of the key which made them leave included."""
-        assert self.evict_every is not None
-        return num_keys % self.evict_every + (num_keys >= self.evict_every)
-
     @property
     def formula(self) -> str:
         """Which keys are exact, in words."""

@@ -56,10 +56,12 @@ class AttentionState:
     room: Room | None = None  # where `key` and `value` stand, if there is room for more behind them
     # Where keys leave at fixed positions only (evicting_state.py): `rank` is (B, G, L), and moments, mass, decayed count and
     # reference have an axis of centers behind G; `boundary` is the count when keys last left.
-    received: Tensor | None = None  # (B, G, L) weight each slot had been given by then
-    given: Tensor | None = None  # (B, G, n, L) what each query has given since
+    received: Tensor | None = None  # (B, G, L) weight each slot has been given
+    given: Tensor | None = (
+        None  # (B, G, n, L) what each query has given since, apart from that, where the past is recorded
+    )
     given_rank: Tensor | None = None  # (B or 1, n)
-    past: AttentionState | None = None  # the state before that, where it is recorded
+    past: AttentionState | None = None  # the state before keys last left, where it is recorded
 
     def __post_init__(self) -> None:
         # Tensors that have been replaced keep no room of the old ones alive.
@@ -135,6 +137,10 @@ class AttentionState:
         with_decay = any(s.age is not None for s in states)
         if any(s.half is None for s in states):
             states = [dataclasses.replace(s, half=None) for s in states]
+        if any(s.given is None for s in states) and any(s.given is not None for s in states):
+            from termwise.attention.evicting_state import recording
+
+            states = [recording(s, False) for s in states]
         num_given = max(0 if s.given is None else s.given.shape[2] for s in states)
         rows = [
             _padded(s.with_batch_ranks().with_decay() if with_decay else s.with_batch_ranks(), length, num_given)
@@ -390,8 +396,6 @@ def _empty_evicting(
         reference=None if tail is None else tail.reference,
         age=None, fold_age=None, total_log_decay=None, running_gate=None, running_total=None,
         received=like.new_zeros(batch, kv_heads, 0) if has_heavy else None,
-        given=like.new_zeros(batch, kv_heads, 0, 0) if has_heavy else None,
-        given_rank=_whole(like, 1, 0) if has_heavy else None,
     )  # fmt: skip
 
 
