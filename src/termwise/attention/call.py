@@ -7,13 +7,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from termwise.attention.beginning import empty_state
 from termwise.attention.choice import choose_form
 from termwise.attention.folding import Keys
 from termwise.attention.reading import Queries
 from termwise.attention.refusals import check_size
 from termwise.attention.rows import RowCounts
 from termwise.attention.spec import AttentionSpec
-from termwise.attention.state import AttentionState, empty_state
+from termwise.attention.state import AttentionState
 
 FORGOTTEN = -1e5  # a log decay whose exponential is 0 in any type; -inf would leave inf - inf between two such tokens
 

@@ -14,10 +14,12 @@ from termwise.attention.backends import loops_for, wants_gradient
 from termwise.attention.backends.gradients import folded
 from termwise.attention.backends.products import fold_into
 from termwise.attention.backends.tables import tables_of
+from termwise.attention.buffer import compress, pick
 from termwise.attention.growth import room_behind
 from termwise.attention.monomials import features
 from termwise.attention.safe import is_transformed
-from termwise.attention.state import FOLD, RESERVE, AttentionState, _pick, compress, num_recent
+from termwise.attention.state import AttentionState
+from termwise.attention.stored import FOLD, RESERVE, num_recent
 
 FEATURES_AT_A_TIME = 2**22  # 16 MiB in fp32: beyond that new memory from the system costs more than the arithmetic
 
@@ -171,7 +173,7 @@ def _anchor(state: AttentionState, target: Tensor) -> Tensor | None:
     if state.age is None or state.fold_age is None:
         return None
     is_last = state.rank == target[:, None] - 1
-    return torch.where(is_last.any(dim=1, keepdim=True), _pick(state.age, is_last), state.fold_age)
+    return torch.where(is_last.any(dim=1, keepdim=True), pick(state.age, is_last), state.fold_age)
 
 
 def _fold_moments(state: AttentionState, is_far: Tensor, anchor: Tensor | None, is_ours: bool) -> AttentionState:

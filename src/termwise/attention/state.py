@@ -13,7 +13,6 @@ sequence from 0; an empty slot has rank -1. A batch without padding keeps one ro
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,13 +21,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from termwise.attention.buffer import padded, taken_back
 from termwise.attention.growth import Room
-from termwise.attention.monomials import total_width, translate
+from termwise.attention.monomials import translate
 from termwise.attention.spec import AttentionSpec
+from termwise.attention.state_files import load_state, save_state
+from termwise.attention.stored import FOLD, RESERVE, num_recent, stored_orders
 
-FOLD = 64  # keys are folded in groups of this many, in one product: 3e-7 against 2e-6 token by token
-RESERVE = 64  # tokens that can always be rolled back
-NOT_TENSORS = ("spec", "scale", "slot_scale", "room", "past")
+__all__ = ["FOLD", "RESERVE", "AttentionState", "num_recent", "stored_orders"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +143,7 @@ class AttentionState:
             states = [recording(s, False) for s in states]
         num_given = max(0 if s.given is None else s.given.shape[2] for s in states)
         rows = [
-            _padded(s.with_batch_ranks().with_decay() if with_decay else s.with_batch_ranks(), length, num_given)
+            padded(s.with_batch_ranks().with_decay() if with_decay else s.with_batch_ranks(), length, num_given)
             for s in states
         ]
         joined: dict[str, Any] = {name: torch.cat([row.tensors[name] for row in rows]) for name in rows[0].tensors}
@@ -200,42 +200,7 @@ class AttentionState:
             from termwise.attention.evicting_state import rolled_back
 
             return rolled_back(self, num_tokens)
-        target = self.count - num_tokens
-        oldest_needed = (target - num_recent(self.spec) + 1).clamp(min=0)
-        if (target < 0).any() or (self.boundary > oldest_needed).any():
-            raise ValueError(
-                f"rollback: {num_tokens} tokens cannot be taken back from {self.count.tolist()} keys; the buffer allows up to "
-                f"{RESERVE} (a cache: all); keep an earlier state for more"
-            )
-        keep = (self.rank >= 0) & (self.rank < target[:, None])
-        is_last = self.rank == target[:, None] - 1
-        state = dataclasses.replace(self, count=target)
-        if self.age is not None and self.fold_age is not None and self.total_log_decay is not None:
-            undone = _pick(self.age, is_last)
-            # A sequence rolled back to nothing has no decay left; one with folded keys only is anchored at the last of them.
-            undone = torch.where(
-                is_last.any(dim=1, keepdim=True),
-                undone,
-                torch.where(target[:, None] > 0, self.fold_age, self.total_log_decay),
-            )
-            state = dataclasses.replace(
-                state,
-                age=self.age - undone[..., None],
-                fold_age=self.fold_age - undone,
-                total_log_decay=self.total_log_decay - undone,
-            )
-        if self.running_gate is not None and self.running_total is not None:
-            empty = torch.full_like(self.running_total, -torch.inf)
-            state = dataclasses.replace(
-                state,
-                running_total=torch.where(is_last.any(dim=1, keepdim=True), _pick(self.running_gate, is_last), empty),
-            )
-        if self.reference is not None:
-            state = dataclasses.replace(
-                state,
-                reference=torch.where((target > 0)[:, None, None], self.reference, torch.zeros_like(self.reference)),
-            )
-        return compress(state, keep)
+        return taken_back(self, num_tokens)
 
     def translate(self, reference: Tensor) -> AttentionState:
         """The same state about another reference key (B, G, d), mapped and scaled as `reference` is: a polynomial shift."""
@@ -300,163 +265,9 @@ class AttentionState:
 
     def save(self, path: str | Path) -> None:
         """Tensors in safetensors, the spec as JSON in its header."""
-        from safetensors.torch import save_file
-
-        header = {"format": "termwise.state", "schema": "1", "spec": json.dumps(self.spec.to_dict())}
-        header |= {"scale": repr(self.scale), "slot_scale": repr(self.slot_scale)}
-        save_file(
-            {name: t.detach().contiguous().clone() for name, t in self.tensors.items()}, str(path), metadata=header
-        )
+        save_state(self, path)
 
     @classmethod
     def load(cls, path: str | Path, device: str | torch.device = "cpu") -> AttentionState:
         """A state written by `save`; anything else is refused."""
-        from safetensors import SafetensorError, safe_open
-
-        try:
-            with safe_open(str(path), framework="pt", device=str(device)) as file:
-                header = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except SafetensorError as error:
-            raise ValueError(
-                f"{path}: no complete safetensors file ({error}); states are written by AttentionState.save"
-            ) from None
-        if header.get("format") != "termwise.state" or header.get("schema") != "1":
-            raise ValueError(
-                f"{path}: not a termwise state of schema 1 (format {header.get('format')!r}, schema {header.get('schema')!r})"
-            )
-        spec = AttentionSpec.from_dict(json.loads(header["spec"]))
-        names = [f.name for f in dataclasses.fields(cls) if f.name not in NOT_TENSORS]
-        values: dict[str, Any] = {name: tensors.get(name) for name in names}
-        return cls(spec, float(header["scale"]), float(header["slot_scale"]), **values)
-
-
-def num_recent(spec: AttentionSpec) -> int:
-    """Real keys that are never folded: the window, self included; with a running gate also the key before, whose sum rollback reads."""
-    window = spec.local.window if spec.local else 1
-    return max(window, 2) if spec.needs_running_gate else window
-
-
-def stored_orders(spec: AttentionSpec) -> tuple[int, ...]:
-    """Orders whose moments a state keeps; around the mean orders 0 and 1 always, since they give the mean itself."""
-    dense = spec.kernel.dense
-    if not dense:
-        return ()
-    if spec.kernel.is_centered:
-        return tuple(range(max(len(dense), 2)))
-    return tuple(n for n, b in enumerate(dense) if b != 0)
-
-
-def empty_state(
-    spec: AttentionSpec,
-    batch: int,
-    kv_heads: int,
-    key_width: int,
-    value_width: int,
-    scale: float,
-    slot_scale: float,
-    like: Tensor,
-    with_moments: bool = True,
-) -> AttentionState:
-    """The state before any key; `like` gives device and accumulation type."""
-    if spec.evicts:
-        return _empty_evicting(spec, batch, kv_heads, key_width, value_width, scale, slot_scale, like)
-    orders = stored_orders(spec) if with_moments else ()
-    num_features = total_width(key_width, orders)
-    return AttentionState(
-        spec=spec, scale=scale, slot_scale=slot_scale,
-        count=_whole(like, 1), boundary=_whole(like, 1),
-        key=like.new_zeros(batch, kv_heads, 0, key_width), value=like.new_zeros(batch, kv_heads, 0, value_width),
-        rank=_whole(like, 1, 0),
-        moments=like.new_zeros(batch, kv_heads, num_features, value_width) if orders else None,
-        mass=like.new_zeros(batch, kv_heads, num_features) if orders else None,
-        decayed_count=like.new_zeros(batch, kv_heads),
-        reference=like.new_zeros(batch, kv_heads, key_width) if spec.has_tail and spec.kernel.is_centered else None,
-        age=None, fold_age=None, total_log_decay=None,
-        running_gate=like.new_zeros(batch, kv_heads, 0) if spec.needs_running_gate else None,
-        running_total=like.new_full((batch, kv_heads), -torch.inf) if spec.needs_running_gate else None,
-    )  # fmt: skip
-
-
-def _empty_evicting(
-    spec: AttentionSpec, batch: int, kv_heads: int, key_width: int, value_width: int, scale: float, slot_scale: float,
-    like: Tensor,
-) -> AttentionState:  # fmt: skip
-    from termwise.attention.tail import empty_tail
-
-    tail = empty_tail(spec, batch, kv_heads, key_width, value_width, scale, like) if spec.has_tail else None
-    has_heavy = spec.local is not None and spec.local.heavy > 0
-    return AttentionState(
-        spec=spec, scale=scale, slot_scale=slot_scale,
-        count=_whole(like, 1), boundary=_whole(like, 1),
-        key=like.new_zeros(batch, kv_heads, 0, key_width), value=like.new_zeros(batch, kv_heads, 0, value_width),
-        rank=_whole(like, batch, kv_heads, 0),
-        moments=None if tail is None else tail.moments, mass=None if tail is None else tail.mass,
-        decayed_count=like.new_zeros(batch, kv_heads) if tail is None else tail.count,
-        reference=None if tail is None else tail.reference,
-        age=None, fold_age=None, total_log_decay=None, running_gate=None, running_total=None,
-        received=like.new_zeros(batch, kv_heads, 0) if has_heavy else None,
-    )  # fmt: skip
-
-
-def _whole(like: Tensor, *shape: int) -> Tensor:
-    return torch.zeros(shape, dtype=torch.int64, device=like.device)
-
-
-def compress(state: AttentionState, keep: Tensor) -> AttentionState:
-    """The buffer reduced to the slots `keep` (B or 1, L), in order, empty slots in front where sequences differ."""
-    if keep.shape[0] == 1:
-        slots = keep.nonzero()[:, 1][None]
-        if slots.shape[1] == keep.shape[1]:
-            return state
-        rank = state.rank.index_select(1, slots[0])
-    else:
-        length = int(keep.sum(dim=1).max()) if keep.numel() else 0
-        if length == keep.shape[1]:
-            return state if bool(keep.all()) else dataclasses.replace(state, rank=torch.where(keep, state.rank, -1))
-        if length == 0:
-            slots = keep.new_zeros(keep.shape[0], 0, dtype=torch.int64)
-        else:
-            slots = keep.to(torch.int8).argsort(dim=1, stable=True)[:, -length:]
-        kept = keep.gather(1, slots)
-        rank = torch.where(kept, state.rank.expand_as(keep).gather(1, slots), -1)
-    changed: dict[str, Any] = {"rank": rank}
-    for name in ("key", "value", "age", "running_gate"):
-        tensor = getattr(state, name)
-        if tensor is not None:
-            changed[name] = _take(tensor, slots)
-    return dataclasses.replace(state, **changed)
-
-
-def _take(tensor: Tensor, slots: Tensor) -> Tensor:
-    """Slots (B or 1, L') of a (B, G, L, ...) tensor."""
-    if slots.shape[0] == 1:
-        return tensor.index_select(2, slots[0])
-    index = slots[:, None, :].expand(-1, tensor.shape[1], -1)
-    if tensor.dim() == 4:
-        index = index[..., None].expand(-1, -1, -1, tensor.shape[3])
-    return tensor.gather(2, index)
-
-
-def _pick(tensor: Tensor, mask: Tensor) -> Tensor:
-    """The one slot of each sequence where `mask` (B or 1, L) is true, from (B, G, L); zero where there is none."""
-    return torch.where(mask[:, None, :], tensor, torch.zeros_like(tensor)).sum(dim=2)
-
-
-def _padded(state: AttentionState, length: int, num_given: int) -> AttentionState:
-    if state.spec.evicts:
-        from termwise.attention.evicting_state import padded
-
-        return padded(state, length, num_given)
-    missing = length - state.key.shape[2]
-    if missing == 0:
-        return state
-
-    fills = {"key": 0.0, "value": 0.0, "age": 0.0, "running_gate": 0.0, "rank": -1}
-    changed: dict[str, Any] = {}
-    for name, fill in fills.items():
-        tensor = getattr(state, name)
-        if tensor is not None:
-            front = (0, 0, missing, 0) if tensor.dim() == 4 else (missing, 0)
-            changed[name] = torch.nn.functional.pad(tensor, front, value=fill)
-    return dataclasses.replace(state, **changed)
+        return load_state(cls, path, device)
