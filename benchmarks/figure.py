@@ -10,7 +10,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from termwise.study.statistics import compare
+from termwise.statistics.paired import compare
 
 HERE = Path(__file__).parent
 FIGURE = HERE.parent / "docs" / "figures" / "prose.svg"

@@ -8,12 +8,12 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from termwise.report import bench_figures, page, terminal
-from termwise.report.bench_units import duration, size, tokens
 from termwise.report.bench_view import bench_view
 from termwise.report.read import read
 from termwise.report.words import words
 from termwise.results import Record, RunFolder
 
+SAY = words("en")
 LENGTHS = (512, 2048, 8192)
 
 
@@ -82,7 +82,7 @@ def test_the_page_says_and_marks_the_crossing(folder):
     text = text_of(folder)
     assert "fast prefills faster than fused attention from about 2,000 tokens on." in text
     assert ">2,000<" in text
-    figure = bench_figures.figures(bench_view(read(folder.path)), words("en"))[0]
+    figure = bench_figures.figures(bench_view(read(folder.path)), SAY)[0]
     assert [row["x"] for row in figure.specification["datasets"]["crossings"]] == [2000.0]
     assert len(figure.specification["datasets"]["rows"]) == 3 + 3 + 2
 
@@ -90,7 +90,7 @@ def test_the_page_says_and_marks_the_crossing(folder):
 def test_what_disagreed_has_no_figure_and_is_named(folder):
     text = text_of(folder)
     assert "relative RMS 0.1" in text
-    rows = bench_figures.figures(bench_view(read(folder.path)), words("en"))[0].specification["datasets"]["rows"]
+    rows = bench_figures.figures(bench_view(read(folder.path)), SAY)[0].specification["datasets"]["rows"]
     assert [row["x"] for row in rows if row["line"] == "broken"] == [512, 2048]
 
 
@@ -133,6 +133,6 @@ def test_an_empty_benchmark_has_a_page(tmp_path):
 
 
 def test_units():
-    assert [duration(s) for s in (5e-5, 0.0123, 2.5, 700)] == ["50.0 µs", "12.3 ms", "2.50 s", "700 s"]
-    assert [size(n) for n in (512, 2048, 3 * 2**20, 5 * 2**30)] == ["512 B", "2.00 KiB", "3.00 MiB", "5.00 GiB"]
-    assert [tokens(n) for n in (700.4, 1024, 1500, 65536)] == ["700", "1k", "1,500", "64k"]
+    assert [SAY.duration(s) for s in (5e-5, 0.0123, 2.5, 700)] == ["50.0 µs", "12.3 ms", "2.50 s", "700 s"]
+    assert [SAY.size(n) for n in (512, 2048, 3 * 2**20, 5 * 2**30)] == ["512 B", "2.00 KiB", "3.00 MiB", "5.00 GiB"]
+    assert [SAY.length(n) for n in (700.4, 1024, 1500, 65536)] == ["700", "1k", "1,500", "64k"]

@@ -158,7 +158,7 @@ def test_the_page_says_how_it_was_measured(finished, text):
     wanted += [
         run["versions"]["python"],
         run["machine"]["cpu"],
-        run["created"],
+        words("en").datetime(run["created"]),
         "contiguous blocks",
         "614,400 tokens",
         "9,003,112",
@@ -206,7 +206,7 @@ def test_every_figure_is_a_valid_specification(finished):
         assert all(datasets.values())
         again = alt.LayerChart.from_dict(figure.specification).to_dict()
         assert {layer["data"]["name"] for layer in again["layer"] if "data" in layer} <= datasets.keys()
-    assert "softmax 1.717" in figures["state"].description.replace("524,288 B, ", "")
+    assert "softmax 1.717" in figures["state"].description.replace("524,288\N{NO-BREAK SPACE}B, ", "")
 
 
 def test_one_seed_says_too_few_and_a_demonstration_says_so(tmp_path):

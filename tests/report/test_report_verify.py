@@ -60,7 +60,7 @@ def test_a_sound_model_gets_one_sentence(folder):
     text = page.write(folder.path).read_text(encoding="utf-8")
     assert "All forms agree: 3 of 4 checks hold, none failed." in text
     assert "of an earlier verification" not in text
-    assert "3.2e-15" in text and "of 1.0e-10" in text and "4,096 B" in text
+    assert "3.2e-15" in text and "of 1.0e-10" in text and "4,096\N{NO-BREAK SPACE}B" in text
     assert "no layer runs in chunks" in text and "1 check was left out" in text and "8,192 tokens streamed" in text
     said = said_by(folder)
     assert "All forms agree" in said and "no layer runs in chunks" in said and "index.html" in said

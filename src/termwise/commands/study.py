@@ -36,6 +36,7 @@ def study(
     workers: study_options.Workers = None,
     recall: study_options.Recall = None,
     baseline: study_options.Baseline = True,
+    control: study_options.Control = False,
     tokenizer: study_options.Tokenizer = None,
     column: Column = None,
     document: study_options.Document = "auto",
@@ -64,7 +65,7 @@ def study(
 
     asked: dict[str, Any] = {
         "data": tuple(data or ()), "column": column, "document": document, "errors": errors, "tokenizer": tokenizer,
-        "variants": split_names(variants) if variants else DEFAULT_VARIANTS, "baseline": baseline, "preset": preset,
+        "variants": split_names(variants) if variants else DEFAULT_VARIANTS, "baseline": baseline, "control": control, "preset": preset,
         "seeds": seeds, "first_seed": seed, "steps": steps, "budget": parse_duration(budget) if budget else None,
         "tokens_per_step": tokens_per_step, "context": context, "evaluation_tokens": evaluation_tokens, "lr": lr,
         "recall": recall, "device": device, "dtype": dtype, "demonstration": demonstration,

@@ -10,7 +10,7 @@ import typer
 from termwise.commands.shared import Json, given, show
 
 # What only a drawing takes, and what only the sizes of states do.
-DRAWING = {"sentence", "model", "layer", "head", "out"}
+DRAWING = {"sentence", "model", "layer", "head", "out", "lang"}
 SIZES = {"length", "width"}
 
 
@@ -36,6 +36,7 @@ def variants(
     length: Annotated[int, typer.Option(min=1, help="Context length for the sizes of states.")] = 8192,
     width: Annotated[int, typer.Option(min=1, help="Width of keys and values of one head for the sizes.")] = 64,
     out: Annotated[Path, typer.Option(help="The page that --plot writes.")] = Path("termwise-runs/sentence.html"),
+    lang: Annotated[str, typer.Option(help="Language of the page that --plot writes: en or ja.")] = "en",
     as_json: Json = False,
 ) -> None:
     """List the variants, or explain one: formula, state and cost, equal names, parts that cancel and why."""
@@ -52,7 +53,8 @@ def variants(
         from termwise.models.naming import plotted_model
         from termwise.report.sentence import write
 
-        show({"open": str(write(look(plotted_model(model, name), sentence, layer=layer, head=head), out))}, as_json)
+        seen = look(plotted_model(model, name), sentence, layer=layer, head=head)
+        show({"open": str(write(seen, out, lang=lang))}, as_json)
     elif name is None:
         show(listing.all_variants(width, length), as_json, table=listing.table)
     else:

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from termwise.analysis.intervals import OVER_DOCUMENTS, bootstrap
 from termwise.conversion.texts import Texts
 from termwise.evaluation import held_out_loss
 from termwise.results import Record, RunFolder, now
+from termwise.statistics.intervals import OVER_DOCUMENTS, bootstrap
 
 NATS = "nats/token"
 ORIGINAL, CONVERTED, TUNED, ORIGINAL_TUNED = "original", "converted", "converted, tuned", "original, tuned"

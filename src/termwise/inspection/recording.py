@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from termwise.analysis.intervals import over_texts
 from termwise.analysis.terms import CENTERS, num_distances
 from termwise.inspection.config import InspectConfig
 from termwise.inspection.planning import Place, Rung
 from termwise.results import Record, RunFolder, config_hash, now
+from termwise.statistics.intervals import over_texts
 
 EXACT = "exact"
 REDUCED_METRICS = (

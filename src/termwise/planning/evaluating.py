@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from scipy import stats
 
-from termwise.analysis.intervals import Interval, over_texts
 from termwise.analysis.options import kind_of
 from termwise.analysis.replanned import head_nats, passed_through, replayed, scored, under_plan
 from termwise.attention.spec import AttentionSpec
@@ -16,6 +15,7 @@ from termwise.planning.choosing import EXACT_MODEL, Candidate, Layers, Menu
 from termwise.planning.measuring import Centers
 from termwise.planning.opening import Opened
 from termwise.results import Record, RunFolder, config_hash, now
+from termwise.statistics.intervals import Interval, over_texts
 
 LOSS = "held_out_nats"
 

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from termwise.report import bench_units as units
 from termwise.report import drawing
 from termwise.report.bench_tables import name
 from termwise.report.bench_view import BASELINE, MEASURES, BenchView, Series
@@ -120,9 +119,9 @@ def _figure(key: str, lines: list[Line], caption: str, is_size: bool, say: Words
     if len({point.x for line in lines for point in line.points}) < 2:
         return None
     title = say(f"bench.figure.{key}")
-    form = units.size if is_size else units.duration
+    form = say.size if is_size else say.duration
     told = [(line.label, form(line.points[-1].y)) for line in lines]
-    return Figure(f"bench-{key}", title, caption, drawing.described(title, told), _chart(lines, is_size, say))
+    return Figure(f"bench-{key}", title, caption, drawing.described(title, told, say), _chart(lines, is_size, say))
 
 
 def _chart(lines: list[Line], is_size: bool, say: Words) -> dict[str, Any]:
@@ -150,7 +149,7 @@ def _chart(lines: list[Line], is_size: bool, say: Words) -> dict[str, Any]:
     )
     layers, labels = _labels(lines, y_frame)
     inner = alt.layer(joined, strokes, dots, down)
-    datasets = {"rows": _rows(lines, is_size), "crossings": _crossings(lines), "labels": labels}
+    datasets = {"rows": _rows(lines, is_size, say), "crossings": _crossings(lines, say), "labels": labels}
     return drawing.specification(
         alt.layer(inner, at, *layers).resolve_scale(y="independent"),
         datasets,
@@ -160,21 +159,21 @@ def _chart(lines: list[Line], is_size: bool, say: Words) -> dict[str, Any]:
     )
 
 
-def _rows(lines: list[Line], is_size: bool) -> list[dict[str, Any]]:
-    form = units.size if is_size else units.duration
+def _rows(lines: list[Line], is_size: bool, say: Words) -> list[dict[str, Any]]:
+    form = say.size if is_size else say.duration
     return [
         {"line": line.label, "color": line.color, "x": p.x, "y": p.y, "low": p.low, "high": p.high,
-         "tip": drawing.tip(f"{line.label}, {units.tokens(p.x)}: {form(p.y)}")}
+         "tip": drawing.tip(f"{line.label}, {say.length(p.x)}: {form(p.y)}")}
         for line in lines
         for p in line.points
     ]  # fmt: skip
 
 
-def _crossings(lines: list[Line]) -> list[dict[str, Any]]:
+def _crossings(lines: list[Line], say: Words) -> list[dict[str, Any]]:
     """Where lines pass the baseline; the lengths stand below each other, so that none covers another."""
     crossed = [line for line in lines if line.crossing]
     return [
-        {"x": line.crossing, "color": line.color, "text": units.tokens(round(line.crossing)), "place": 8 + 14 * number}  # type: ignore[arg-type]
+        {"x": line.crossing, "color": line.color, "text": say.length(round(line.crossing)), "place": 8 + 14 * number}  # type: ignore[arg-type]
         for number, line in enumerate(crossed)
     ]
 

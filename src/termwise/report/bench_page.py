@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from termwise.report import bench_figures, bench_tables
-from termwise.report import bench_units as units
 from termwise.report.bench_view import BASELINE, MACHINE, MEASURES, BenchView, Series
 from termwise.report.blocks import Block, Facts, Lines, Section
 from termwise.report.sections import method
@@ -52,11 +51,10 @@ def summary(view: BenchView, say: Words) -> Summary:
     ahead = [one for one in compared if one.crossing and one.crossing.value and one.measure != "memory"]
     # One subject in the headline, in every measure; the lines below it tell of all.
     facts = [_fact(one, say) for one in ahead if one.variant == ahead[0].variant]
-    longest = units.tokens(max(view.lengths))
+    longest = say.length(max(view.lengths))
     headline = say("bench.headline.none", longest=longest)
     if facts:
-        text = say.listing(facts[:3])
-        headline = say("bench.headline.some", facts=f"A{text[1:]}" if text.startswith("a model") else text)
+        headline = say("bench.headline.some", facts=say.listing(facts[:3]))
     lines = [_shape(view, say), *(_sentence(one, view, say) for one in compared if one.ratio)]
     return Summary(headline, tuple(lines), ())
 
@@ -70,25 +68,25 @@ def _shape(view: BenchView, say: Words) -> str:
 def _fact(one: Series, say: Words) -> str:
     assert one.crossing is not None
     key = f"bench.fact.{one.measure}" + ("" if bench_figures.is_inside(one) else ".always")
-    return say(key, variant=one.label, length=f"{one.crossing.value:,.0f}")
+    return say(key, variant=bench_tables.name(one, say), length=say.integer(one.crossing.value))
 
 
 def _sentence(one: Series, view: BenchView, say: Words) -> str:
     longest = max(length for length, record in one.ratio.items() if record.value is not None)
-    crossing = say("bench.crosses.never", length=units.tokens(longest))
+    crossing = say("bench.crosses.never", length=say.length(longest))
     if one.crossing is not None and one.crossing.value is not None:
         key = "bench.crosses" if bench_figures.is_inside(one) else "bench.crosses.always"
-        crossing = say(key, length=units.tokens(round(one.crossing.value)))
+        crossing = say(key, length=say.length(round(one.crossing.value)))
     fields = {
-        "measure": say(f"bench.measure.{one.measure}"), "variant": one.label, "crossing": crossing,
-        "longest": units.tokens(longest),
+        "measure": say(f"bench.measure.{one.measure}"), "variant": bench_tables.name(one, say), "crossing": crossing,
+        "longest": say.length(longest),
     }  # fmt: skip
     if one.measure == "memory":
         base = next((other.values.get(longest) for other in view.of("memory") if other.variant == BASELINE), None)
         own = one.values.get(longest)
-        sizes = {"own": units.size(own or 0), "base": units.size(base or 0)}
+        sizes = {"own": say.size(own or 0), "base": say.size(base or 0)}
         return say("bench.line.memory", **fields, **sizes)
-    return say("bench.line", **fields, ratio=say("bench.times", value=units.digits(one.ratio[longest].value or 0.0)))
+    return say("bench.line", **fields, ratio=say("bench.times", value=say.digits(one.ratio[longest].value or 0.0)))
 
 
 def sections(view: BenchView, say: Words) -> list[Section]:
@@ -118,9 +116,9 @@ def _machine(view: BenchView, say: Words) -> Facts | None:
     for metric in MACHINE:
         record = view.machine.get(metric)
         if record is not None and record.value is not None:
-            text = units.figure(record.value, record.unit)
+            text = say.figure(record.value, record.unit)
             if record.low is not None and record.high is not None:
-                text += f" [{units.figure(record.low, record.unit)}, {units.figure(record.high, record.unit)}]"
+                text += f" [{say.figure(record.low, record.unit)}, {say.figure(record.high, record.unit)}]"
             pairs.append((say(f"bench.machine.{metric}"), (text,), False))
     return Facts(tuple(pairs)) if pairs else None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from termwise.report import bench_units as units
 from termwise.report.bench_view import BASELINE, MEASURES, BenchView, Series
 from termwise.report.blocks import Cell, Column, Table
 from termwise.report.words import Words
@@ -27,7 +26,7 @@ def brief(view: BenchView, say: Words) -> list[Table]:
         if not series:
             continue
         lengths = _lengths(series)
-        columns = (Column(say(f"bench.measure.{measure}")), *(Column(units.tokens(n), is_number=True) for n in lengths))
+        columns = (Column(say(f"bench.measure.{measure}")), *(Column(say.length(n), is_number=True) for n in lengths))
         rows = tuple((Cell(name(one, say)), *(_brief_cell(one, n, say) for n in lengths)) for one in series)
         made.append(Table("", columns, rows, _strong(series)))
     return made
@@ -39,7 +38,7 @@ def measure_table(measure: str, view: BenchView, say: Words) -> Table:
     lengths = _lengths(series)
     columns = (
         Column(say("bench.column.subject")),
-        *(Column(say("bench.column.length", n=units.tokens(n)), is_number=True) for n in lengths),
+        *(Column(say("bench.column.length", n=say.length(n)), is_number=True) for n in lengths),
     )
     rows = tuple(
         (Cell(name(one, say), view.formulas.get(one.variant, "")), *(_cell(one, n, say) for n in lengths))
@@ -54,7 +53,7 @@ def training_memory(view: BenchView, say: Words) -> Table | None:
     lengths = _lengths(series)
     if not lengths:
         return None
-    columns = (Column(say("bench.column.subject")), *(Column(units.tokens(n), is_number=True) for n in lengths))
+    columns = (Column(say("bench.column.subject")), *(Column(say.length(n), is_number=True) for n in lengths))
     rows = [
         (
             Cell(name(one, say)),
@@ -79,7 +78,14 @@ def _strong(series: list[Series]) -> frozenset[int]:
 
 def name(series: Series, say: Words) -> str:
     """What a series is called."""
-    return say("bench.sdpa") if series.variant == BASELINE else series.label
+    if series.variant == BASELINE:
+        return say("bench.sdpa")
+    return say.row((series.variant, form_name(series.form, say))) if series.form else series.variant
+
+
+def form_name(form: str | None, say: Words) -> str:
+    """A form in words."""
+    return say.known(f"form.{form}", form or "")
 
 
 def _cell(series: Series, length: int, say: Words) -> Cell:
@@ -88,20 +94,20 @@ def _cell(series: Series, length: int, say: Words) -> Cell:
         return _missing(record, say)
     notes = []
     if record.low is not None and record.high is not None:
-        notes.append(f"[{units.figure(record.low, record.unit)}, {units.figure(record.high, record.unit)}]")
+        notes.append(f"[{say.figure(record.low, record.unit)}, {say.figure(record.high, record.unit)}]")
     if ratio is not None and ratio.value is not None:
-        notes.append(say("bench.times", value=units.digits(ratio.value)))
+        notes.append(say("bench.times", value=say.digits(ratio.value)))
     tone = "" if ratio is None or ratio.value is None else "lower" if ratio.value > 1 else ""
-    return Cell(units.figure(record.value, record.unit), " ".join(notes), tone)  # type: ignore[arg-type]
+    return Cell(say.figure(record.value, record.unit), " ".join(notes), tone)  # type: ignore[arg-type]
 
 
 def _brief_cell(series: Series, length: int, say: Words) -> Cell:
     record, ratio = series.main.get(length), series.ratio.get(length)
     if record is None or record.value is None:
         return _missing(record, say)
-    times = "" if ratio is None or ratio.value is None else f" ({say('bench.times', value=units.digits(ratio.value))})"
+    times = "" if ratio is None or ratio.value is None else f" ({say('bench.times', value=say.digits(ratio.value))})"
     is_ahead = ratio is not None and (ratio.value or 0) > 1
-    return Cell(units.figure(record.value, record.unit) + times, tone="lower" if is_ahead else "")
+    return Cell(say.figure(record.value, record.unit) + times, tone="lower" if is_ahead else "")
 
 
 def _missing(record: Record | None, say: Words) -> Cell:
@@ -121,7 +127,7 @@ def state(view: BenchView, say: Words) -> Table | None:
     lengths = sorted({length for _, _, length in found})
     if not lengths:
         return None
-    columns = (Column(say("bench.column.subject")), *(Column(units.tokens(n), is_number=True) for n in lengths))
+    columns = (Column(say("bench.column.subject")), *(Column(say.length(n), is_number=True) for n in lengths))
     caches = [next((r for (m, _, at), r in found.items() if m == "cache" and at == n), None) for n in lengths]
     rows = [(Cell(say("bench.cache")), *(_bytes(cache, None, say) for cache in caches))]
     for name in view.names:
@@ -135,10 +141,10 @@ def _bytes(live: Record | None, formula: Record | None, say: Words) -> Cell:
     if live is None or live.value is None:
         return _missing(live, say)
     if formula is None or not formula.value:
-        return Cell(units.size(live.value))
+        return Cell(say.size(live.value))
     if live.value == formula.value:
-        return Cell(units.size(live.value), say("bench.equal"))
-    return Cell(units.size(live.value), say("bench.apart", formula=units.size(formula.value)), "flag")
+        return Cell(say.size(live.value), say("bench.equal"))
+    return Cell(say.size(live.value), say("bench.apart", formula=say.size(formula.value)), "flag")
 
 
 def _of_either(view: BenchView, metric: str, variant: str, length: int) -> Record | None:
@@ -165,16 +171,16 @@ def limits(view: BenchView, say: Words) -> Table | None:
             share = speed.value / peak.value if speed and speed.value and peak and peak.value else None
             told = [
                 None if share is None else say.share(share),
-                None if read is None or read.value is None else say("bench.times", value=units.digits(read.value)),
-                None if single is None or single.value is None else _with_bounds(single),
+                None if read is None or read.value is None else say("bench.times", value=say.digits(read.value)),
+                None if single is None or single.value is None else _with_bounds(single, say),
             ]
             cells = (Cell(text) if text else Cell(say("not_measured"), tone="missing") for text in told)
-            rows.append((Cell(variant), Cell(units.tokens(length)), *cells))
+            rows.append((Cell(variant), Cell(say.length(length)), *cells))
     return Table(say("bench.machine.caption"), columns, tuple(rows)) if rows else None
 
 
-def _with_bounds(record: Record) -> str:
-    low, middle, high = (units.figure(v or 0.0, record.unit) for v in (record.low, record.value, record.high))
+def _with_bounds(record: Record, say: Words) -> str:
+    low, middle, high = (say.figure(v or 0.0, record.unit) for v in (record.low, record.value, record.high))
     return f"{middle} [{low}, {high}]"
 
 
@@ -188,8 +194,14 @@ def forms(view: BenchView, say: Words) -> Table | None:
             if one.variant != BASELINE and record.form and record.status == "ok" and record.reason:
                 by_form.setdefault(record.form, []).append(record)
         for form, records in by_form.items():
-            lengths = say.listing([units.tokens(record.subject["length"]) for record in records], 12)
-            texts = (one.variant, say(f"bench.measure.{one.measure}"), lengths, form, records[-1].reason or "")
+            lengths = say.listing([say.length(record.subject["length"]) for record in records], 12)
+            texts = (
+                one.variant,
+                say(f"bench.measure.{one.measure}"),
+                lengths,
+                form_name(form, say),
+                records[-1].reason or "",
+            )
             rows.append(tuple(Cell(text) for text in texts))
     return Table(say("bench.form.caption"), columns, tuple(rows)) if rows else None
 
@@ -201,7 +213,7 @@ def problems(view: BenchView, say: Words) -> Table | None:
         (
             Cell(missing.variant),
             Cell(say(f"bench.measure.{missing.measure}")),
-            Cell(units.tokens(missing.length)),
+            Cell(say.length(missing.length)),
             Cell(missing.reason, say(f"status.{missing.status}"), "flag" if missing.status == "failed" else "missing"),
         )
         for missing in view.problems
@@ -220,11 +232,11 @@ def picks(view: BenchView, say: Words) -> Table | None:
         rows.append(
             (
                 Cell(str(shape["variant"])),
-                Cell(units.tokens(shape["length"])),
+                Cell(say.length(shape["length"])),
                 Cell(f"{shape['batch']} x {shape['heads']}/{shape['kv_heads']}"),
                 Cell(f"{shape['key_width']}/{shape['value_width']}"),
-                *(Cell(units.duration(record.value or 0.0)) for record in (parallel, chunked)),
-                Cell(pick.form or ""),
+                *(Cell(say.duration(record.value or 0.0)) for record in (parallel, chunked)),
+                Cell(form_name(pick.form, say)),
                 Cell(say.share(over), tone="flag" if over > GOOD else ""),
             )
         )

@@ -17,7 +17,7 @@ MACHINE = ("copy_bandwidth", "read_bandwidth", "product_peak")
 
 @dataclass(frozen=True)
 class Series:
-    """One subject of one measure: its records by length."""
+    """One subject of one measure: its records by length; `form` where the measure runs several."""
 
     variant: str
     label: str
@@ -25,6 +25,7 @@ class Series:
     main: dict[int, Record]
     ratio: dict[int, Record]
     crossing: Record | None
+    form: str | None = None
 
     @property
     def values(self) -> dict[int, float]:
@@ -135,5 +136,5 @@ def _series(records: Iterable[Record], name: str, measure: str) -> list[Series]:
             for metric in (measure, f"{measure}_ratio")
         }
         crossing = next((r for r in own if r.metric == "crossing"), None)
-        made.append(Series(name, label, measure, by_length[measure], by_length[f"{measure}_ratio"], crossing))
+        made.append(Series(name, label, measure, by_length[measure], by_length[f"{measure}_ratio"], crossing, form))
     return made

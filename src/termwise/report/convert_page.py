@@ -90,7 +90,7 @@ def summary(view: ConvertView, say: Words) -> Summary:
             say(
                 "convert.line.bytes",
                 context=say.integer(state.subject["length"]),
-                state=say.integer(state.value),
+                state=say.bytes(state.value),
                 share=say.share(state.value / cache.value),
                 half=say.share(state.value / half.value),
             )
@@ -133,19 +133,24 @@ def losses(view: ConvertView, say: Words) -> Table | None:
     versus = view.differences.get((TUNED, ORIGINAL_TUNED))
     if versus is not None:
         interval = say.interval(versus.low, versus.high, is_signed=True)
-        caption += " " + say("convert.caption.tuned", difference=say.signed(versus.value, 4), interval=interval)
+        told = say("convert.caption.tuned", difference=say.signed(versus.value, 4), interval=interval)
+        caption = say.sentences((caption, told))
     return Table(caption, columns, rows, frozenset({0}))
 
 
 def _loss_row(name: str, view: ConvertView, say: Words) -> tuple[Cell, ...]:
     record, found = view.losses[name], view.differences.get((name, ORIGINAL))
-    label = Cell(say.known(f"convert.model.{name}", name))
+    label = Cell(_model(name, say))
     if record.value is None:
         return label, Cell(say("not_measured"), record.reason or "", "missing"), Cell(""), Cell("")
     if found is None:
         return label, Cell(say.number(record.value, 4)), Cell(""), Cell("")
     interval = Cell(say.interval(found.low, found.high, is_signed=True))
     return label, Cell(say.number(record.value, 4)), Cell(say.signed(found.value, 4)), interval
+
+
+def _model(name: str, say: Words) -> str:
+    return say.known(f"convert.model.{name}", name)
 
 
 def heads(view: ConvertView, say: Words) -> Table | None:
@@ -161,7 +166,7 @@ def heads(view: ConvertView, say: Words) -> Table | None:
 def sizes(view: ConvertView, say: Words) -> Facts | None:
     """Bytes of states and of the cache in both precisions."""
     pairs = [
-        (say(f"convert.bytes.{key}"), (say("convert.bytes.value", n=say.integer(record.value)),), False)
+        (say(f"convert.bytes.{key}"), (say.bytes(record.value),), False)
         for key, record in view.bytes.items()
         if key in ("state", "cache", "cache_half")
     ]
@@ -170,7 +175,7 @@ def sizes(view: ConvertView, say: Words) -> Facts | None:
 
 def _missing(view: ConvertView, say: Words) -> Lines:
     reasons = [
-        say("convert.missing", model=name, reason=record.reason or "")
+        say("convert.missing", model=_model(name, say), reason=record.reason or "")
         for name, record in view.losses.items()
         if record.value is None
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -65,6 +66,15 @@ def short(name: str) -> str:
     return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME // 2]}…{name[-(LONGEST_NAME // 2) :]}"
 
 
+def letters(text: str) -> int:
+    """How many Latin letters a text is as wide as: a Japanese sign is as wide as two.
+
+    >>> letters("order 2"), letters("次数 2")
+    (7, 6)
+    """
+    return sum(2 if unicodedata.east_asian_width(sign) in "WF" else 1 for sign in text)
+
+
 def is_crowded(num_variants: int) -> bool:
     """Whether so many variants are shown that colours no longer tell them apart."""
     return num_variants > len(SERIES) + 1
@@ -93,7 +103,7 @@ def specification(
 
 def room_for(names: Iterable[str], side: str = "right") -> dict[str, float]:
     """Padding that keeps names at one side inside the picture in fonts wider than the one they were measured in."""
-    longest = max((len(name) for name in names), default=0)
+    longest = max(map(letters, names), default=0)
     return dict.fromkeys(("left", "right", "top", "bottom"), 4.0) | {side: 4.0 + 0.16 * LETTER * longest}
 
 
@@ -142,9 +152,9 @@ def padded(numbers: Sequence[float], share: float) -> list[float]:
 
 def caption(text: str, missing: Sequence[Variant], say: Words) -> str:
     """The caption, naming at its end what could not be drawn."""
-    return f"{text} {say('figure.missing', names=say.listing([v.name for v in missing]))}" if missing else text
+    return say.sentences((text, say("figure.missing", names=say.listing([v.name for v in missing])) if missing else ""))
 
 
-def described(title: str, figures: Sequence[tuple[str, str]]) -> str:
+def described(title: str, figures: Sequence[tuple[str, str]], say: Words) -> str:
     """A figure in words: its title and the numbers it shows."""
-    return f"{title}: " + "; ".join(f"{name} {figure}" for name, figure in figures) + "."
+    return say("figure.described", title=title, figures=say.groups(f"{name} {figure}" for name, figure in figures))

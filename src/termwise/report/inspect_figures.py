@@ -48,12 +48,18 @@ def ladder(view: InspectView, say: Words) -> Figure | None:
     title = say("inspect.figure.ladder" if view.has_loss else "inspect.figure.ladder.encoder")
     drawn = _ladder_chart(rows, lines, say("inspect.axis.loss" if view.has_loss else "inspect.axis.change"), say)
     return Figure(
-        "inspect-ladder", title, say("inspect.caption.ladder"), drawing.described(title, told), drawn, is_wide=True
+        "inspect-ladder", title, say("inspect.caption.ladder"), drawing.described(title, told, say), drawn, is_wide=True
     )
 
 
 def _line_name(center: str, slots: str | None, say: Words) -> str:
     name = say(f"inspect.center.{center}")
+    return name if slots is None else say("inspect.center.slots", center=name, slots=slots)
+
+
+def _around(center: str, slots: str | None, say: Words) -> str:
+    """The same inside a sentence."""
+    name = say(f"inspect.around.{center}")
     return name if slots is None else say("inspect.center.slots", center=name, slots=slots)
 
 
@@ -85,7 +91,12 @@ def _ladder_chart(rows: list[dict[str, Any]], lines: list[dict[str, Any]], y_tit
     labels = drawing.chart("ends").mark_text(align="left", dx=8).encode(x=x, y=y, text="line:N", color=color)
     datasets = {"rows": rows, "lines": lines, "ends": ends} | {f"name{n}": [line] for n, line in enumerate(lines)}
     longest = [end["line"] for end in ends]
-    padding = {"left": 4.0, "top": 4.0, "bottom": 4.0, "right": 20.0 + drawing.LETTER * max(map(len, longest))}
+    padding = {
+        "left": 4.0,
+        "top": 4.0,
+        "bottom": 4.0,
+        "right": 20.0 + drawing.LETTER * max(map(drawing.letters, longest)),
+    }
     return drawing.specification(
         alt.layer(across, joined, strokes, dots, labels, *names), datasets, padding, width=WIDTH, height=HEIGHT
     )
@@ -194,7 +205,7 @@ def _order_map(view: InspectView, metric: str, center: str, slots: str | None, s
     order_names = [
         say("inspect.order" if metric == "magnitude" else "inspect.orders", order=n) for n in sorted(by_order)
     ]
-    title = say(f"inspect.map.{metric}", around=_line_name(center, slots, say).lower())
+    title = say(f"inspect.map.{metric}", around=_around(center, slots, say))
     told = [
         (say("inspect.orders", order=n), say.number(_median(list(by_order[n].values())), 3)) for n in sorted(by_order)
     ]
@@ -223,9 +234,9 @@ def _drawn(
     full = sizes[min(len(sizes) - 1, int(0.99 * len(sizes)))] or sizes[-1] or 1.0
     is_log = how.pop("is_log", False)
     low = max(sizes[len(sizes) // 100], full * 1e-6) if is_log else 0.0
-    scale = say("inspect.scale.log" if is_log else "inspect.scale", low=f"{low:.2g}", full=f"{full:.2g}")
+    scale = say("inspect.scale.log" if is_log else "inspect.scale", low=say.digits(low), full=say.digits(full))
     drawn = _map(rows, order, low=low, full=full, is_log=is_log, **how)
-    return Figure(key, title, f"{caption} {scale}", drawing.described(title, told), drawn, is_wide=True)
+    return Figure(key, title, say.sentences((caption, scale)), drawing.described(title, told, say), drawn, is_wide=True)
 
 
 def _map(

@@ -77,9 +77,9 @@ def _ladder(view: InspectView, say: Words) -> str:
             (n, r.value) for n, r in view.rungs.get((center, None), {}).items() if n % 2 == 0 and r.value is not None
         ]
         if found:
-            figures = ", ".join(say.number(base + value, 2) for _, value in found)
+            figures = say.row(say.number(base + value, 2) for _, value in found)
             told.append(say(f"inspect.line.{center}", figures=figures, last=found[-1][0]))
-    return " ".join(told)
+    return say.sentences(told)
 
 
 def _slots(view: InspectView, say: Words) -> str:
@@ -160,7 +160,7 @@ def ladder_table(view: InspectView, say: Words) -> Table | None:
     for center, slots in kinds:
         name = say(f"inspect.center.{center}")
         label = name if slots is None else say("inspect.center.slots", center=name, slots=slots)
-        columns.append(Column(label, view.unit, True))
+        columns.append(Column(label, say.known(f"unit.{view.unit}", view.unit), True))
     rows = []
     if view.slots_alone is not None:
         empty = [Cell(say("inspect.none")) for kind in kinds if kind[1] is None]
@@ -170,7 +170,9 @@ def ladder_table(view: InspectView, say: Words) -> Table | None:
         rows.append(
             (Cell(f"0..{order}" if order else "0"), *(_cell(view.rungs[kind].get(order), say) for kind in kinds))
         )
-    return Table(say("inspect.table.ladder", unit=view.unit), tuple(columns), tuple(rows))
+    return Table(
+        say("inspect.table.ladder", unit=say.known(f"unit.{view.unit}", view.unit)), tuple(columns), tuple(rows)
+    )
 
 
 def _cell(record: Any, say: Words) -> Cell:
@@ -186,8 +188,8 @@ def heads_table(view: InspectView, say: Words) -> Table | None:
     if not measured:
         return None
     columns = (
-        Column(say("inspect.column.head")), Column(say("inspect.column.rise"), view.unit, True),
-        Column(say("inspect.column.fisher"), "nats/token", True), Column(say("inspect.column.error"), say("inspect.relative"), True),
+        Column(say("inspect.column.head")), Column(say("inspect.column.rise"), say.known(f"unit.{view.unit}", view.unit), True),
+        Column(say("inspect.column.fisher"), say("unit.nats"), True), Column(say("inspect.column.error"), say("inspect.relative"), True),
         Column(say("inspect.column.first"), say("inspect.share"), True), Column(say("inspect.column.far"), say("inspect.share"), True),
         Column(say("inspect.column.kind")),
     )  # fmt: skip
@@ -215,12 +217,12 @@ def _viewer(view: InspectView, say: Words) -> list[Block | None]:
 
 def _text(view: InspectView, say: Words) -> Facts:
     data, setting = view.reading.setting("data", {}), view.reading.setting
-    about = {
-        key: view.about.get(key) for key in ("family", "num_layers", "num_heads", "num_kv_heads", "head_dim", "context")
-    }
+    keys = ("family", "num_layers", "num_heads", "num_kv_heads", "head_dim", "context")
+    found = {key: view.about[key] for key in keys if view.about.get(key) is not None}
+    about = [say(f"inspect.about.{k}", n=say.integer(v) if isinstance(v, int) else v) for k, v in found.items()]
     size = say("inspect.size", texts=setting("texts", 0), length=setting("length", 0))
     pairs = [
-        (say("inspect.fact.model"), (", ".join(f"{k.replace('_', ' ')} {v}" for k, v in about.items()),), False),
+        (say("inspect.fact.model"), (say.row(about) or say("none_given"),), False),
         (say("inspect.fact.text"), tuple(data.get("notes", ())) or (say("none_given"),), False),
         (say("inspect.fact.size"), (size,), False),
         (say("inspect.fact.places"), tuple(data.get("places", ())) or (say("none_given"),), False),

@@ -79,7 +79,7 @@ def curves(view: View, say: Words) -> Figure | None:
     frame = Frame(say("axis.step"), say("axis.loss"), drawing.padded(late, 0.04), is_log=False)
     note = say("figure.curves.caption", width=width) if width > 1 else say("figure.curves.caption.single")
     if any(y > frame.range[1] for line in lines for y in line.finite):
-        note += f" {say('figure.curves.above')}"
+        note = say.sentences((note, say("figure.curves.above")))
     return _figure("curves", note, lines, frame, view, say)
 
 
@@ -126,11 +126,11 @@ def _figure(key: str, note: str, lines: list[Line], frame: Frame, view: View, sa
     title = say(f"figure.{key}")
     ends = {name: _end(lines, name) for name in (v.name for v in view.variants) if name in drawn}
     if drawing.is_crowded(len(drawn)):
-        note = f"{note} {say('figure.panels', baseline=view.baseline)}" if view.baseline in drawn else note
+        note = say.sentences((note, say("figure.panels", baseline=view.baseline))) if view.baseline in drawn else note
         chart = _panels(lines, frame, view, list(ends))
     else:
         chart = _together(lines, frame, drawing.colors(view), ends)
-    about = drawing.described(title, [(name, say.number(end)) for name, end in ends.items()])
+    about = drawing.described(title, [(name, say.number(end)) for name, end in ends.items()], say)
     return Figure(key, title, drawing.caption(note, missing, say), about, chart, drawing.is_crowded(len(drawn)))
 
 

@@ -60,9 +60,9 @@ _PARTS: dict[str, Callable[[Reading, Words], dict[str, Any]]] = {
 
 def title(shown: View, say: Words) -> str:
     """What the page is about: how many variants, on which text."""
-    if not shown.variants:
+    if not shown.compared:
         return say("title.none")
-    return say.plural("title", len(shown.variants), variant=shown.variants[0].name, text=text_name(shown, say))
+    return say.plural("title", len(shown.compared), variant=shown.compared[0].name, text=text_name(shown, say))
 
 
 def progress(shown: View, say: Words) -> str:

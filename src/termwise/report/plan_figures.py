@@ -40,7 +40,7 @@ def front(view: PlanView, say: Words) -> Figure | None:
     title = say("plan.figure.front")
     told = [(f"{row['line']} {say.share(row['x'])}", say.signed(row["y"])) for row in rows]
     return Figure(
-        "plan-front", title, say("plan.caption.front"), drawing.described(title, told), _front(rows, say), True
+        "plan-front", title, say("plan.caption.front"), drawing.described(title, told, say), _front(rows, say), True
     )
 
 
@@ -85,7 +85,7 @@ def heads(view: PlanView, say: Words) -> Figure | None:
     cells = [
         {
             "x": head.layer, "end": head.layer + 1, "row": say("plan.head", n=head.kv_head), "color": KIND_COLORS[head.keeps],
-            "size": math.sqrt(head.share), "text": f"{100 * head.share:.0f}", "tip": _tip(head, say),
+            "size": math.sqrt(head.share), "text": say.integer(100 * head.share), "tip": _tip(head, say),
         }
         for head in view.heads
     ]  # fmt: skip
@@ -95,7 +95,7 @@ def heads(view: PlanView, say: Words) -> Figure | None:
         "plan-heads",
         title,
         say("plan.caption.heads"),
-        drawing.described(title, counts),
+        drawing.described(title, counts, say),
         _map(cells, names, layers, say),
         True,
     )
@@ -149,9 +149,9 @@ def predicted(view: PlanView, say: Words) -> Figure | None:
     if len(shown) < 2:
         return None
     title = say("plan.figure.predicted")
-    told = [(row["what"], f"{row['x']:.2g} / {row['y']:.2g}") for row in shown]
+    told = [(row["what"], f"{say.digits(row['x'])} / {say.digits(row['y'])}") for row in shown]
     note = say("plan.caption.predicted", n=len(rows) - len(shown))
-    return Figure("plan-predicted", title, note, drawing.described(title, told), _predicted(shown, say), True)
+    return Figure("plan-predicted", title, note, drawing.described(title, told, say), _predicted(shown, say), True)
 
 
 def _predicted(rows: list[dict[str, Any]], say: Words) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from termwise.report import bench_units as units
 from termwise.report import plan_figures
 from termwise.report.blocks import Block, Cell, Column, Lines, Section, Table
 from termwise.report.plan_view import KINDS, METHODS, PlanView, Point
@@ -46,7 +45,7 @@ def summary(view: PlanView, say: Words) -> Summary:
     lines.append(say("plan.line.heads", n=len(view.heads), kinds=kinds))
     if view.shares and view.live is not None and view.live.value is not None:
         shares = {dtype: say.share(record.value) for dtype, record in view.shares.items()}
-        lines.append(say("plan.line.sizes", **shares, live=units.size(view.live.value)))
+        lines.append(say("plan.line.sizes", **shares, live=say.size(view.live.value)))
     if view.longer is not None:
         length = say.integer(view.longer.subject["length"])
         lines.append(say("plan.line.longer", length=length, rise=say.signed(view.longer.value)))
@@ -78,9 +77,7 @@ def answer(record: Record) -> str:
 
 
 def _interval(record: Record, say: Words, digits: int = 3) -> str:
-    if record.low is None or record.high is None:
-        return say("no_interval")
-    return f"[{say.signed(record.low, digits)}, {say.signed(record.high, digits)}]"
+    return say.interval(record.low, record.high, is_signed=True, digits=digits)
 
 
 def sections(view: PlanView, say: Words) -> list[Section]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from termwise.report import drawing
+
 HERE = Path(__file__).parent
 
 
@@ -17,6 +19,7 @@ def filled(template: str, *, with_tips: bool = False, **values: Any) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
+    environment.filters["letters"] = drawing.letters
     as_markup = jinja2.utils.markupsafe.Markup
     environment.globals["svg"] = lambda block: as_markup(
         figures.svg(block.specification, block.key, with_tips=with_tips)

@@ -27,7 +27,7 @@ def differences(view: View, say: Words) -> Figure | None:
         "differences",
         title,
         drawing.caption(_about_differences(shown, view.baseline, say), missing, say),
-        drawing.described(title, [(row["variant"], row["text"]) for row in rows]),
+        drawing.described(title, [(row["variant"], row["text"]) for row in rows], say),
         _difference_chart(rows, WIDE if is_wide else WIDTH, say),
         is_wide,
     )
@@ -39,7 +39,7 @@ def _about_differences(shown: list[Variant], baseline: str, say: Words) -> str:
     parts = [say("figure.differences.caption" if has_seeds else "figure.differences.caption.one", baseline=baseline)]
     parts += [say("figure.differences.seeds")] if has_seeds else []
     parts += [say("figure.differences.documents")] if any(v.over_documents for v in shown) else []
-    return " ".join(parts)
+    return say.sentences(parts)
 
 
 def _difference_chart(rows: list[dict[str, Any]], width: int, say: Words) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def recall(view: View, say: Words) -> Figure | None:
         "recall",
         title,
         drawing.caption(say("figure.recall.caption"), [v for v in view.variants if v not in shown], say),
-        drawing.described(title, [(v.name, say.number(v.recall.value, 2)) for v in shown]),
+        drawing.described(title, [(v.name, say.number(v.recall.value, 2)) for v in shown], say),
         _recall_chart(shown, _recall_colors(view, is_wide), WIDE if is_wide else WIDTH, say),
         is_wide,
     )

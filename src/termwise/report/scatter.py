@@ -35,23 +35,23 @@ def state(view: View, say: Words) -> Figure | None:
     palette = drawing.colors(view)
     points = [
         Point(v.name, v.state.value, v.loss.value, palette[v.name])
-        for v in view.variants
+        for v in view.compared
         if v.state.value and v.loss.value is not None
     ]
     if not points or view.context is None:
         return None
     title, context = say("figure.state"), say.integer(view.context)
-    missing = [v for v in view.variants if v.name not in {point.variant for point in points}]
-    told = [(p.variant, f"{say.integer(p.size)} B, {say.number(p.loss)}") for p in points]
+    missing = [v for v in view.compared if v.name not in {point.variant for point in points}]
+    told = [(p.variant, say.row((say.bytes(p.size), say.number(p.loss)))) for p in points]
     tips = {name: drawing.tip(f"{name}: {text}") for name, text in told}
     note = say("figure.state.caption", context=context)
     if drawing.is_crowded(len(points)):
-        note = f"{note} {say('figure.state.caption.crowded')}"
+        note = say.sentences((note, say("figure.state.caption.crowded")))
     return Figure(
         "state",
         title,
         drawing.caption(note, missing, say),
-        drawing.described(title, told),
+        drawing.described(title, told, say),
         _chart(points, view.baseline, say("axis.state", context=context), say("axis.held_out"), tips),
     )
 

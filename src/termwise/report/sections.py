@@ -87,7 +87,9 @@ def _about_training(view: View, say: Words) -> list[Pair]:
     if view.context:
         pairs.append((say("fact.context"), (say("value.context", n=say.integer(view.context)),), False))
     if view.seeds:
-        pairs.append((say("fact.seeds"), (", ".join(map(str, view.seeds)),), False))
+        pairs.append((say("fact.seeds"), (say.row(view.seeds),), False))
+    if view.control:
+        pairs.append((say("fact.control_seeds"), (say.row(view.control.seeds),), False))
     if setting("steps"):
         pairs.append((say("fact.training"), (_training(setting("steps"), setting("tokens_per_step"), say),), False))
     return pairs
@@ -102,7 +104,7 @@ def _shown(value: Any, say: Words) -> str:
     if isinstance(value, list):
         return say.listing([_shown(item, say) for item in value])
     if isinstance(value, dict):
-        return ", ".join(f"{key} {_shown(item, say)}" for key, item in value.items())
+        return say.row(f"{key} {_shown(item, say)}" for key, item in value.items())
     return str(value)
 
 
@@ -153,20 +155,22 @@ def method(reading: Reading, say: Words) -> Section:
     """How the records came to be: command, versions, machine, forms."""
     run, records = reading.run, reading.records
     pairs: list[Pair] = [(say("method.command"), (command_line(run),), True)]
-    for key in ("run_id", "created"):
-        if run.get(key):
-            pairs.append((say(f"method.{key}"), (str(run[key]),), False))
+    if run.get("run_id"):
+        pairs.append((say("method.run_id"), (str(run["run_id"]),), False))
+    if run.get("created"):
+        pairs.append((say("method.created"), (say.datetime(str(run["created"])),), False))
     last = max((str(record.started) for record in records if record.started), default="")
     if last:
-        pairs.append((say("method.last"), (last,), False))
+        pairs.append((say("method.last"), (say.datetime(last),), False))
     for key, found in (("hashes", "config_hash"), ("forms", "form")):
         values = list(dict.fromkeys(value for record in records if (value := getattr(record, found))))
         if values:
-            pairs.append((say(f"method.{key}"), (say.listing([str(v) for v in values], 12),), found == "config_hash"))
+            named = [say.known(f"form.{v}", str(v)) if found == "form" else str(v) for v in values]
+            pairs.append((say(f"method.{key}"), (say.listing(named, 12),), found == "config_hash"))
     for key in ("versions", "machine"):
         if isinstance(run.get(key), dict):
             named = [f"{say.known(f'machine.{k}', k)} {_shown(v, say)}" for k, v in run[key].items() if v is not None]
-            pairs.append((say(f"method.{key}"), (", ".join(named),), False))
+            pairs.append((say(f"method.{key}"), (say.row(named),), False))
     pairs.append((say("method.records"), (say("method.records.value", n=say.integer(len(records))),), False))
     return Section("method", say("method.title"), (Facts(tuple(pairs)),))
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from termwise.report import drawing
 from termwise.report.rendering import HERE
+from termwise.report.words import Words, words
 from termwise.results import atomic_write_text
 
 CELL = 15
@@ -52,45 +53,46 @@ class Taken(Protocol):
     def terms(self) -> tuple[Row, ...]: ...
 
 
-def write(seen: Taken, path: str | Path) -> Path:
+def write(seen: Taken, path: str | Path, *, lang: str = "en") -> Path:
     """Write the page whole, without scripts or network; its place. ValueError where the extra packages are missing."""
+    say = words(lang)
     try:
         from termwise.report import figures
 
-        parts = [(key, heading, figures.svg(made, key)) for key, heading, made in specifications(seen)]
+        parts = [(key, heading, figures.svg(made, key)) for key, heading, made in specifications(seen, say)]
     except ImportError as error:
         raise ValueError(f"drawing needs {error.name}; install it with: pip install 'termwise[study]'") from error
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    atomic_write_text(path, _page(seen, parts))
+    atomic_write_text(path, _page(seen, parts, say))
     return path
 
 
-def specifications(seen: Taken) -> list[tuple[str, str, dict[str, Any]]]:
+def specifications(seen: Taken, say: Words) -> list[tuple[str, str, dict[str, Any]]]:
     """(key, heading, Vega-Lite) of each figure."""
-    softmax = ("softmax, all orders", seen.softmax)
+    softmax = (say("sentence.softmax"), seen.softmax)
     found = []
-    for center, around in (("zero", "around 0"), ("mean", "around the mean score")):
+    for center in ("zero", "mean"):
         kept = [(orders, weights) for (c, orders), weights in seen.weights.items() if c == center]
-        rows = [(f"{_span(orders)} ({seen.distances[center, orders]:.2f} off)", weights) for orders, weights in kept]
-        found.append(
-            (
-                f"weights-{center}",
-                f"Weights by the orders kept, {around}",
-                _heatmap(seen, [*rows, softmax], max(seen.softmax)),
-            )
-        )
-    terms = [(f"order {n}", term) for n, term in enumerate(seen.terms)]
+        rows = [(_row(orders, seen.distances[center, orders], say), weights) for orders, weights in kept]
+        key = f"weights-{center}"
+        found.append((key, say(f"sentence.{key}"), _heatmap(seen, [*rows, softmax], max(seen.softmax), say)))
+    terms = [(_span((n,), say), term) for n, term in enumerate(seen.terms)]
     largest = max(abs(value) for _, term in terms for value in term)
-    found.append(("terms", "What each order adds, around 0", _heatmap(seen, terms, largest)))
+    found.append(("terms", say("sentence.terms"), _heatmap(seen, terms, largest, say)))
     return found
 
 
-def _span(orders: tuple[int, ...]) -> str:
-    return f"order {orders[0]}" if len(orders) == 1 else f"orders {orders[0]}..{orders[-1]}"
+def _row(orders: tuple[int, ...], distance: float, say: Words) -> str:
+    return say("sentence.row", orders=_span(orders, say), off=say.number(distance, 2))
 
 
-def _heatmap(seen: Taken, rows: list[tuple[str, Row]], most: float) -> dict[str, Any]:
+def _span(orders: tuple[int, ...], say: Words) -> str:
+    key = "sentence.order" if len(orders) == 1 else "sentence.orders"
+    return say(key, first=orders[0], last=orders[-1])
+
+
+def _heatmap(seen: Taken, rows: list[tuple[str, Row]], most: float, say: Words) -> dict[str, Any]:
     """One row a set of orders, one column a token; colours are full at `most`."""
     import altair as alt
 
@@ -113,7 +115,7 @@ def _heatmap(seen: Taken, rows: list[tuple[str, Row]], most: float) -> dict[str,
     )
     y = alt.Y("row:N", title=None, sort=names, axis=alt.Axis(ticks=False, domain=False, labelLimit=240))
     squares = drawing.chart("cells").mark_rect(stroke=drawing.GRID, strokeWidth=0.5).encode(
-        x=x, y=y, color=alt.Color("value:Q", scale=color, legend=alt.Legend(title="weight", gradientLength=120))
+        x=x, y=y, color=alt.Color("value:Q", scale=color, legend=alt.Legend(title=say("sentence.weight"), gradientLength=120))
     )  # fmt: skip
     return drawing.specification(squares, {"cells": cells}, width=CELL * len(seen.tokens), height=22 * len(rows))
 
@@ -130,28 +132,18 @@ def _sign(token: str) -> str:
     )
 
 
-def _page(seen: Taken, parts: list[tuple[str, str, str]]) -> str:
+def _page(seen: Taken, parts: list[tuple[str, str, str]], say: Words) -> str:
     css = (HERE / "page.css").read_text(encoding="utf-8")
-    sentence = "".join(seen.tokens)
-    low, high = min(seen.scores), max(seen.scores)
-    intro = (
-        f"The last token of <q>{html.escape(sentence)}</q> looks back at every token. Layer {seen.layer} of {seen.num_layers}, "
-        f"head {seen.head} of {seen.num_heads} (counted from 0) of {html.escape(seen.model)}; its scores run from {low:.2f} to "
-        f"{high:.2f}. Softmax weighs a token by exp(score), which is the sum of all orders score^n / n!. Kept are only some:"
-    )
-    notes = {
-        "weights-zero": "Blue: weight; orange: negative weight; full colour: softmax's largest or more. "
-        "In brackets the distance from softmax: 0 equal, 1 nothing in common.",
-        "weights-mean": "The same orders about the query's own mean score: a shift of all scores changes nothing, as in softmax.",
-        "terms": "score^n / n! over softmax's own sum. Odd orders take weight from low scores; together they are softmax.",
-    }
+    places = {"layer": seen.layer, "layers": seen.num_layers, "head": seen.head, "heads": seen.num_heads}
+    scores = {"low": say.number(min(seen.scores), 2), "high": say.number(max(seen.scores), 2)}
+    intro = say("sentence.intro", sentence="".join(seen.tokens), model=seen.model, **places, **scores)
     figures = "\n".join(
-        f'<section><h2>{heading}</h2><figure class="wide">{svg}<figcaption>{notes[key]}</figcaption></figure></section>'
+        f'<section><h2>{heading}</h2><figure class="wide">{svg}<figcaption>{say(f"sentence.caption.{key}")}</figcaption></figure></section>'
         for key, heading, svg in parts
     )
-    title = "What each order does to a sentence"
+    title = say("sentence.title")
     return (
-        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<meta name="viewport" content="width=device-width">\n'
-        f"<title>{title}</title>\n<style>\n{css}\n</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n<p>{intro}</p>\n{figures}\n"
+        f'<!doctype html>\n<html lang="{say.language}">\n<head>\n<meta charset="utf-8">\n<meta name="viewport" content="width=device-width">\n'
+        f"<title>{title}</title>\n<style>\n{css}\n</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n<p>{html.escape(intro)}</p>\n{figures}\n"
         "</main>\n</body>\n</html>\n"
     )

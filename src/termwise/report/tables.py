@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from termwise.report.blocks import Cell, Column, Table
+from termwise.report.index import LEVEL, Measured
 from termwise.report.verdict import difference
-from termwise.report.view import LEVEL, Measured, Problem, Variant, View
+from termwise.report.view import Problem, Variant, View
 from termwise.report.words import Words
 from termwise.results import Record
 
@@ -28,19 +29,25 @@ def result(view: View, say: Words) -> Table:
             Column(say("column.over_documents"), say("unit.nats"), True),
             Column(say("column.verdict")),
         ]
-        caption += _about_differences(view, say)
+        caption = say.sentences((caption, _about_differences(view, say)))
     rows = tuple(_result_row(v, view, say) for v in view.variants)
     return Table(caption, tuple(columns), rows, _strong(view))
 
 
 def _about_differences(view: View, say: Words) -> str:
-    records = [r for v in view.variants for r in (v.over_seeds, v.over_documents) if r is not None]
+    levels = _levels(view.compared, say)
+    compared = sum(v.verdict is not None for v in view.compared) or len(view.compared) - 1
+    told = [say("result.caption.difference", baseline=view.baseline, n=compared, levels=levels)] if levels else []
+    if view.control and (level := _levels([view.control], say)):
+        told.append(say("result.caption.control", control=view.control.name, baseline=view.baseline, level=level))
+    return say.sentences(told)
+
+
+def _levels(variants: Iterable[Variant], say: Words) -> str:
+    """The levels at which the intervals of these variants stand, in words; empty where none has an interval."""
+    records = (r for v in variants for r in (v.over_seeds, v.over_documents) if r is not None)
     levels = sorted({record.level for record in records if record.level is not None})
-    if not levels:
-        return ""
-    compared = sum(v.verdict is not None for v in view.variants) or len(view.variants) - 1
-    named = say.listing([say.level(level) for level in levels], at_most=4)
-    return " " + say("result.caption.difference", baseline=view.baseline, n=compared, levels=named)
+    return say.listing([say.level(level) for level in levels], at_most=4)
 
 
 def _result_row(variant: Variant, view: View, say: Words) -> tuple[Cell, ...]:
@@ -153,7 +160,7 @@ def _bad_rows(measured: Measured, say: Words) -> Cell:
         return _missing(say)
     if measured.value == 0:
         return Cell(say.share(0))
-    where = ", ".join(say(f"place.{key}", n=place) for key, place in measured.where)
+    where = say.row(say(f"place.{key}", n=place) for key, place in measured.where)
     return Cell(say.share(measured.value), where, "flag")
 
 
@@ -205,7 +212,7 @@ def variants(view: View, say: Words) -> Table:
             Cell(v.name),
             Cell(v.formula or say("none_given"), v.note),
             Cell(v.short_name or say("none_given")),
-            Cell(", ".join(v.equal_names) or say("none")),
+            Cell(say.row(v.equal_names) or say("none")),
             Cell("; ".join(v.parts_that_cancel) or say("none")),
         )
         for v in sorted(view.variants, key=lambda v: v.order)
@@ -223,8 +230,8 @@ def problems(view: View, say: Words) -> Table | None:
 
 def _problem_row(problem: Problem, say: Words) -> tuple[Cell, ...]:
     return (
-        Cell(", ".join(problem.variants)),
-        Cell(", ".join(map(str, problem.seeds)) or say("all_seeds")),
+        Cell(say.row(problem.variants)),
+        Cell(say.row(problem.seeds) or say("all_seeds")),
         Cell(say.known(f"metric.{problem.metric}", problem.metric)),
         Cell(problem_state(problem, say), tone="flag" if problem.status == "failed" else ""),
         Cell(problem.reason or say("problems.no_record")),

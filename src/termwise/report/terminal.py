@@ -16,7 +16,7 @@ from termwise.report import (
     verdict,
     verify_page,
 )
-from termwise.report.bench_view import BenchView, bench_view
+from termwise.report.bench_view import BenchView, Missing, bench_view
 from termwise.report.blocks import Cell
 from termwise.report.convert_page import convert_view
 from termwise.report.inspect_view import inspect_view
@@ -91,10 +91,7 @@ def _bench(shown: BenchView, folder: Path, say: Words) -> Group:
     told = parts["summary"]
     head = [Text(parts["title"], style="bold"), Text(told.headline), *(Text(line) for line in told.lines)]
     tables = [_table(table) for table in bench_tables.brief(shown, say)]
-    missing = [
-        Text(f"{problem.variant}, {problem.measure} at {problem.length:,}: {problem.reason}", style=_TONES["flag"])
-        for problem in shown.problems[:MOST_PROBLEMS]
-    ]
+    missing = [Text(_missing(problem, say), style=_TONES["flag"]) for problem in shown.problems[:MOST_PROBLEMS]]
     page = folder / "index.html"
     opened = [_opened(page, say)] if page.exists() else []
     return Group(*head, *tables, *missing, *opened)
@@ -114,7 +111,7 @@ def _verify(shown: VerifyView, folder: Path, say: Words) -> Group:
     head += [Text(line) for line in told["summary"].lines]
     brief = (verify_page.figures(shown, say, is_brief=True), verify_page.soak(shown, say, is_brief=True))
     rest = [
-        Text(f"{row[0].text}, {row[1].text}: {say(f'verify.status.{status}')}: {row[2].text}", style=style)
+        Text(say("terminal.check", **_check(row), status=say(f"verify.status.{status}")), style=style)
         for status, style in (("failed", _TONES["flag"]), ("excluded", "dim"), ("not_measured", "dim"))
         for table in (verify_page.problems(shown, status, say),)
         for row in (table.rows if table else ())
@@ -122,6 +119,17 @@ def _verify(shown: VerifyView, folder: Path, say: Words) -> Group:
     page = folder / "index.html"
     opened = [_opened(page, say)] if page.exists() else []
     return Group(*head, *(_table(table) for table in brief if table), *rest, *opened)
+
+
+def _missing(row: Missing, say: Words) -> str:
+    measure = say(f"bench.measure.{row.measure}")
+    return say(
+        "terminal.missing", variant=row.variant, measure=measure, length=say.integer(row.length), reason=row.reason
+    )
+
+
+def _check(row: tuple[Cell, ...]) -> dict[str, str]:
+    return {"check": row[0].text, "stages": row[1].text, "reason": row[2].text}
 
 
 def _ended(parts: dict[str, Any], made: Sequence[tables.Table | None], folder: Path, say: Words) -> Group:
@@ -165,7 +173,7 @@ def _problems(shown: View, say: Words) -> list[Text]:
     for problem in shown.problems[:MOST_PROBLEMS]:
         fields = {
             "names": say.listing(problem.variants),
-            "seeds": ", ".join(map(str, problem.seeds)) or say("all_seeds"),
+            "seeds": say.row(problem.seeds) or say("all_seeds"),
             "what": say.known(f"metric.{problem.metric}", problem.metric),
             "state": tables.problem_state(problem, say),
             "reason": problem.reason or say("problems.no_record"),

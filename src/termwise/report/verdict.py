@@ -32,14 +32,14 @@ class Summary:
 
 def summary(view: View, say: Words) -> Summary:
     """The verdict of a study in words: it may say no, that nothing was found, or that the seeds are too few."""
-    answers = {answer: [v for v in view.variants if _answer(v) == answer] for answer in ANSWERS}
+    answers = {answer: [v for v in view.compared if _answer(v) == answer] for answer in ANSWERS}
     headline = _headline(view, answers, say)
-    lines = [line for line in (_state(view, say),) if line]
+    lines = [line for line in (_state(view, say), _control(view, say)) if line]
     if any(problem.status == "failed" or problem.metric == "held_out_nats" for problem in view.problems):
         lines.append(say("problems.sentence"))
     groups = tuple(_group(answer, found, view, say) for answer, found in answers.items() if found)
-    unmeasured = tuple((v.name, "") for v in view.variants if v.loss.value is None)
-    if unmeasured and len(unmeasured) < len(view.variants):
+    unmeasured = tuple((v.name, "") for v in view.compared if v.loss.value is None)
+    if unmeasured and len(unmeasured) < len(view.compared):
         groups += (Group("unmeasured", say("group.unmeasured"), _shortened(unmeasured, say)),)
     return Summary(headline, tuple(lines), groups)
 
@@ -51,7 +51,7 @@ def _answer(variant: Variant) -> str | None:
 
 
 def _headline(view: View, answers: dict[str, list[Variant]], say: Words) -> str:
-    measured = [v for v in view.variants if v.loss.value is not None]
+    measured = [v for v in view.compared if v.loss.value is not None]
     if not measured:
         return say("verdict.empty" if view.is_loss_asked else "verdict.not_asked")
     best = {"variant": measured[0].name, "lowest": measured[0].name, "loss": say.number(measured[0].loss.value)}
@@ -70,11 +70,11 @@ def _headline(view: View, answers: dict[str, list[Variant]], say: Words) -> str:
     sentences = [say(f"verdict.{first}", names=names["lower"], baseline=view.baseline)]
     if answers["no difference found"]:
         sentences.append(say("verdict.no_difference", names=names["no difference found"], baseline=view.baseline))
-    return " ".join(sentences)
+    return say.sentences(sentences)
 
 
 def _without_verdict(view: View, measured: list[Variant], best: dict[str, str], say: Words) -> str:
-    if len(view.variants) == 1:
+    if len(view.compared) == 1:
         return say("verdict.alone", **best)
     if not view.baseline:
         return say("verdict.no_baseline_named", **best)
@@ -116,8 +116,8 @@ def _state(view: View, say: Words) -> str:
     size = baseline.state.value if baseline else None
     if baseline is None or not size or view.context is None:
         return ""
-    fields = {"context": say.integer(view.context), "baseline": baseline.name, "baseline_bytes": say.integer(size)}
-    rivals = [v for v in view.variants if not v.is_baseline and v.state.value is not None and v.loss.value is not None]
+    fields = {"context": say.integer(view.context), "baseline": baseline.name, "baseline_bytes": say.bytes(size)}
+    rivals = [v for v in view.compared if not v.is_baseline and v.state.value is not None and v.loss.value is not None]
     smaller = [v for v in rivals if (v.state.value or 0.0) < size]
     if not smaller:
         return say("state.sentence.none", **fields) if rivals else ""
@@ -130,6 +130,18 @@ def _state(view: View, say: Words) -> str:
         **fields,
         variant=best.name,
         difference=say.signed(difference(best)),
-        bytes=say.integer(best.state.value),
+        bytes=say.bytes(best.state.value),
         share=share,
     )
+
+
+def _control(view: View, say: Words) -> str:
+    """Whether the baseline, trained a second time, was found to differ from itself."""
+    if view.control is None:
+        return ""
+    answer, fields = _answer(view.control), {"baseline": view.baseline}
+    if answer is None:
+        return say("control.pending", **fields)
+    key = {"no difference found": "none", "lower": "differs", "higher": "differs"}.get(answer, "open")
+    fields |= {"difference": _difference_in_words(view.control, say), "answer": say(f"answer.{answer}")}
+    return say(f"control.{key}", **fields)

@@ -129,10 +129,10 @@ def _size(value: Any, record: Record, say: Words) -> str:
     if not isinstance(value, (int, float)):
         return ""
     if record.unit in ("B", "rows", "tokens", "tensors"):
-        return say.integer(value) + (" B" if record.unit == "B" else "")
+        return say.bytes(value) if record.unit == "B" else say.integer(value)
     if record.metric == "step_time_ratio":
-        return f"{value:.2f}"
-    return f"{value:.1e}" if value else "0"
+        return say.number(value, 2)
+    return say.power(value)
 
 
 def problems(view: VerifyView, status: str, say: Words) -> Table | None:
@@ -144,7 +144,7 @@ def problems(view: VerifyView, status: str, say: Words) -> Table | None:
         return None
     columns = tuple(Column(say(f"verify.column.{key}")) for key in ("check", "stages", "reason"))
     made = tuple(
-        (Cell(say.known(f"verify.check.{name}", name)), Cell(", ".join(stages)), Cell(reason))
+        (Cell(say.known(f"verify.check.{name}", name)), Cell(say.row(stages)), Cell(reason))
         for (name, reason), stages in rows.items()
     )
     return Table(say(f"verify.caption.{status}"), columns, made)

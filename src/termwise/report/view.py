@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from termwise.report.index import Index, Measured, largest, mean, seed_of, whole
 from termwise.report.read import Curve, Reading, read_curve
 from termwise.results import Record
-
-LEVEL = 0.95
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A mean over seeds. `value` is None where nothing was measured, and `reason` then says why, if a record does.
-
-    `low` and `high` are the t interval over seeds at `LEVEL`, from two seeds on; `n` counts the values averaged.
-    """
-
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-    n: int = 0
-    reason: str = ""
-    values: tuple[float, ...] = ()
-    where: tuple[tuple[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One variant with everything the records say of it. `order` is its place in run.json."""
+    """One variant with everything the records say of it. `order` is its place in run.json, `seeds` are those planned.
+
+    A control is another variant trained a second time under other seeds: it is compared, and is no candidate.
+    """
 
     name: str
     order: int
@@ -42,6 +27,8 @@ class Variant:
     equal_names: tuple[str, ...]
     parts_that_cancel: tuple[str, ...]
     is_baseline: bool
+    is_control: bool
+    seeds: tuple[int, ...]
     loss: Measured
     bits: Measured
     parameters: Measured
@@ -72,7 +59,10 @@ class Problem:
 
 @dataclass(frozen=True)
 class View:
-    """A whole study. `variants` are sorted by held-out loss, the unmeasured last, in the order of run.json."""
+    """A whole study. `variants` are sorted by held-out loss, the unmeasured last, in the order of run.json.
+
+    `seeds` are those of the variants compared; a control has its own.
+    """
 
     reading: Reading
     baseline: str
@@ -95,77 +85,20 @@ class View:
         """Whether the run was asked for a held-out loss: an evaluation of recall alone was not."""
         return _is_loss_asked(self.reading)
 
+    @property
+    def compared(self) -> tuple[Variant, ...]:
+        """The variants that the study is about: all but its control."""
+        return tuple(v for v in self.variants if not v.is_control)
+
+    @property
+    def control(self) -> Variant | None:
+        """The baseline trained a second time, where there is one."""
+        return next((v for v in self.variants if v.is_control), None)
+
     def curves(self) -> list[Curve]:
         """Training curves of every run that logged a step."""
-        found = (read_curve(self.reading.folder, v.name, seed) for v in self.variants for seed in self.seeds)
+        found = (read_curve(self.reading.folder, v.name, seed) for v in self.variants for seed in v.seeds)
         return [curve for curve in found if curve is not None]
-
-
-class Index:
-    """Records by kind, metric and variant. One written twice (a run taken up again) counts once, the last."""
-
-    def __init__(self, records: Iterable[Record]) -> None:
-        latest: dict[tuple, Record] = {}
-        for record in records:
-            subject = json.dumps(record.subject, sort_keys=True)
-            latest[record.kind, record.metric, subject, record.method, record.baseline] = record
-        measured = {(r.kind, r.metric, str(r.subject.get("variant"))) for r in latest.values() if r.value is not None}
-        self.records = tuple(r for r in latest.values() if not _is_outdated(r, measured))
-        self._groups: dict[tuple, list[Record]] = defaultdict(list)
-        self._variants: dict[str, list[Record]] = defaultdict(list)
-        for record in self.records:
-            variant = str(record.subject.get("variant", ""))
-            self._groups[record.kind, record.metric, variant].append(record)
-            self._variants[variant].append(record)
-
-    def of(self, kind: str, metric: str, variant: str) -> list[Record]:
-        """Records of one metric of one variant, every status."""
-        return self._groups.get((kind, metric, variant), [])
-
-    def runs(self, variant: str) -> list[Record]:
-        """Records that tell how the training runs of a variant went, not what was measured on them afterwards."""
-        return [record for record in self._variants.get(variant, []) if record.kind in ("train", "loss")]
-
-
-def largest(records: list[Record]) -> Measured:
-    """The largest value, and in which seed, layer and head it stood."""
-    good = [record for record in records if record.value is not None]
-    if not good:
-        return Measured(reason=_reason(records))
-    worst = max(good, key=lambda record: record.value or 0.0)
-    where = tuple((key, worst.subject[key]) for key in ("seed", "layer", "head") if key in worst.subject)
-    return Measured(worst.value, n=len(good), where=where)
-
-
-def _is_outdated(record: Record, measured: set[tuple]) -> bool:
-    """Whether it says of a whole variant that nothing was measured, and a seed was measured since."""
-    is_of_variant = record.value is None and record.subject.keys() == {"variant"}
-    return is_of_variant and (record.kind, record.metric, str(record.subject["variant"])) in measured
-
-
-def mean(records: list[Record]) -> Measured:
-    """Mean and t interval of the records that hold a value; the reason of those that do not."""
-    values = tuple(record.value for record in records if record.value is not None)
-    if not values:
-        return Measured(reason=_reason(records))
-    center, half = sum(values) / len(values), _t_half_width(values)
-    if half is None:
-        return Measured(center, n=len(values), values=values, reason=_reason(records))
-    return Measured(center, center - half, center + half, len(values), _reason(records), values)
-
-
-def _t_half_width(values: tuple[float, ...]) -> float | None:
-    if len(values) < 2:
-        return None
-    from scipy.special import stdtrit
-
-    center = sum(values) / len(values)
-    variance = sum((value - center) ** 2 for value in values) / (len(values) - 1)
-    return float(stdtrit(len(values) - 1, (1 + LEVEL) / 2) * (variance / len(values)) ** 0.5)
-
-
-def _reason(records: list[Record]) -> str:
-    return "; ".join(dict.fromkeys(record.reason for record in records if record.status != "ok" and record.reason))
 
 
 def view(reading: Reading) -> View:
@@ -174,10 +107,11 @@ def view(reading: Reading) -> View:
     described = _described(reading, every)
     names = [entry["name"] for entry in described]
     index = Index(r for r in every.records if "variant" not in r.subject or r.subject["variant"] in names)
-    seeds = _seeds(reading, index)
+    controls = {entry["name"] for entry in described if entry.get("control_of")}
+    seeds = _seeds(reading, (r for r in index.records if r.subject.get("variant") not in controls))
     baseline = _baseline(index, names)
     context = reading.setting("context")
-    variants = [_variant(order, entry, index, baseline, context) for order, entry in enumerate(described)]
+    variants = [_variant(order, entry, index, baseline, context, seeds) for order, entry in enumerate(described)]
     variants.sort(key=lambda v: (v.loss.value is None, v.loss.value or 0.0, v.order))
     return View(
         reading=reading,
@@ -185,21 +119,12 @@ def view(reading: Reading) -> View:
         context=context,
         seeds=seeds,
         variants=tuple(variants),
-        problems=tuple(_problems(index, variants, seeds if _is_loss_asked(reading) else ())),
+        problems=tuple(_problems(index, variants if _is_loss_asked(reading) else [])),
         by_position={name: _by_position(index.of("loss", "held_out_by_position", name)) for name in names},
         state_by_length={name: _by_length(index.of("memory", "state", name)) for name in names},
         num_documents=len({str(r.subject.get("document")) for r in index.records if r.metric == "held_out_document"}),
         num_foreign=len(every.records) - len(index.records),
     )
-
-
-def seed_of(record: Record) -> int | None:
-    """The seed a record is about; None where it is about all of them."""
-    return _whole(record.subject.get("seed"))
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _is_loss_asked(reading: Reading) -> bool:
@@ -216,11 +141,11 @@ def _described(reading: Reading, index: Index) -> list[dict[str, Any]]:
     return [entry | {"name": str(entry["name"])} for entry in entries if entry.get("name")]
 
 
-def _seeds(reading: Reading, index: Index) -> tuple[int, ...]:
+def _seeds(reading: Reading, records: Iterable[Record]) -> tuple[int, ...]:
     asked = reading.setting("seeds")
     planned = range(asked) if isinstance(asked, int) else (asked if isinstance(asked, list) else ())
-    found = (seed_of(record) for record in index.records)
-    return tuple(sorted({seed for seed in (*map(_whole, planned), *found) if seed is not None}))
+    found = map(seed_of, records)
+    return tuple(sorted({seed for seed in (*map(whole, planned), *found) if seed is not None}))
 
 
 def _baseline(index: Index, names: list[str]) -> str:
@@ -229,8 +154,10 @@ def _baseline(index: Index, names: list[str]) -> str:
     return next(compared, "softmax" if "softmax" in names else "")
 
 
-def _variant(order: int, entry: dict[str, Any], index: Index, baseline: str, context: int | None) -> Variant:
-    name = entry["name"]
+def _variant(
+    order: int, entry: dict[str, Any], index: Index, baseline: str, context: int | None, seeds: tuple[int, ...]
+) -> Variant:
+    name, offset = entry["name"], whole(entry.get("seed_offset")) or 0
     losses = index.of("loss", "held_out_nats", name)
     formulas = index.of("memory", "state_formula", name)
     differences = {r.method: r for r in index.of("score", "paired_difference", name)}
@@ -244,6 +171,8 @@ def _variant(order: int, entry: dict[str, Any], index: Index, baseline: str, con
         equal_names=tuple(map(str, entry.get("equal_names") or ())),
         parts_that_cancel=tuple(map(str, entry.get("parts_that_cancel") or ())),
         is_baseline=name == baseline,
+        is_control=bool(entry.get("control_of")),
+        seeds=tuple(seed + offset for seed in seeds),
         loss=mean(losses),
         bits=mean(index.of("loss", "held_out_bits", name)),
         parameters=mean(index.of("memory", "parameters", name)),
@@ -266,8 +195,8 @@ def _seeds_where(records: Iterable[Record], status: str) -> tuple[int, ...]:
     return tuple(sorted({seed for r in records if r.status == status and (seed := seed_of(r)) is not None}))
 
 
-def _problems(index: Index, variants: list[Variant], seeds: tuple[int, ...]) -> list[Problem]:
-    """Everything that is not ok, alike ones together; then the runs that have not reported how they went."""
+def _problems(index: Index, variants: list[Variant]) -> list[Problem]:
+    """Everything that is not ok, alike ones together; then the runs of `variants` that have not reported how they went."""
     groups: dict[tuple[str, str, str, str], set[int]] = defaultdict(set)
     for record in index.records:
         if record.status != "ok":
@@ -275,7 +204,7 @@ def _problems(index: Index, variants: list[Variant], seeds: tuple[int, ...]) -> 
             groups[key] |= {seed for seed in (seed_of(record),) if seed is not None}
     for v in variants:
         told = {seed_of(r) for r in index.runs(v.name) if r.status != "ok" or r.metric == "held_out_nats"}
-        silent = {seed for seed in seeds if seed not in told and None not in told}
+        silent = {seed for seed in v.seeds if seed not in told and None not in told}
         if silent:
             groups[v.name, "held_out_nats", "not_measured", ""] |= silent
     same: dict[tuple, list[str]] = defaultdict(list)
@@ -288,12 +217,12 @@ def _by_position(records: list[Record]) -> tuple[tuple[float, float, float], ...
     """(position_low, position_high, mean over seeds), in order of position."""
     bins: dict[tuple[float, float], list[float]] = defaultdict(list)
     for record in records:
-        low, high = _whole(record.subject.get("position_low")), _whole(record.subject.get("position_high"))
+        low, high = whole(record.subject.get("position_low")), whole(record.subject.get("position_high"))
         if record.value is not None and low is not None and high is not None:
             bins[low, high].append(record.value)
     return tuple((low, high, sum(values) / len(values)) for (low, high), values in sorted(bins.items()))
 
 
 def _by_length(records: list[Record]) -> dict[int, float]:
-    lengths = ((_whole(record.subject.get("length")), record.value) for record in records)
+    lengths = ((whole(record.subject.get("length")), record.value) for record in records)
     return {length: value for length, value in lengths if length is not None and value is not None}

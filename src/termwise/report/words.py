@@ -1,16 +1,22 @@
-"""Words and number forms of a language. The messages stand in messages/*.po, English and Japanese side by side."""
+"""Messages, numbers, lists and dates in a language. The messages stand in messages/*.po, English and Japanese side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from functools import lru_cache, reduce
 from pathlib import Path
 
+from babel.dates import format_date, format_time
+from babel.lists import format_list
 from babel.messages.catalog import Message
 from babel.messages.pofile import read_po
+from babel.numbers import format_decimal
 
 MESSAGES = Path(__file__).parent / "messages"
-LANGUAGES = ("en", "ja")
+LOCALES = {"en": "en_GB", "ja": "ja"}
+LANGUAGES = tuple(LOCALES)
 
 
 class Words:
@@ -23,6 +29,7 @@ class Words:
 
     def __init__(self, language: str, table: dict[str, str]) -> None:
         self.language = language
+        self._locale = LOCALES[language]
         self._table = table
 
     def __call__(self, key: str, **fields: object) -> str:
@@ -39,43 +46,145 @@ class Words:
 
     def number(self, value: float | None, digits: int = 3) -> str:
         """A number with fixed decimals; a missing one in words."""
-        return self("not_measured") if value is None else f"{value:,.{digits}f}".replace("-", "\N{MINUS SIGN}")
+        return self("not_measured") if value is None else self._form(f"{value:.{digits}f}")
 
     def signed(self, value: float | None, digits: int = 3) -> str:
         """A difference, always with its sign."""
-        return self("not_measured") if value is None else f"{value:+,.{digits}f}".replace("-", "\N{MINUS SIGN}")
+        return self("not_measured") if value is None else self._form(f"{value:.{digits}f}", "+")
 
     def integer(self, value: float | None) -> str:
         """A whole number with separators."""
         return self.number(value, 0)
+
+    def digits(self, value: float) -> str:
+        """Three digits, never an exponent.
+
+        >>> [words("en").digits(x) for x in (0.0123, 2.5, 1234.5)]
+        ['0.0123', '2.50', '1,234']
+        """
+        if value >= 1:
+            return self.number(value, 0 if value >= 100 else 1 if value >= 10 else 2)
+        return self._form(f"{Decimal(f'{value:.3g}' if value >= 1e-3 else f'{value:.1g}'):f}")
+
+    def power(self, value: float) -> str:
+        """Two digits and a power of ten, as relative errors are told."""
+        return f"{value:.1e}" if value else "0"
 
     def share(self, value: float | None) -> str:
         """A share as a percentage: never 0 % for a small one, never 100 % for one that is not whole."""
         if value is None:
             return self("not_measured")
         if 0 < value < 0.0001:
-            return "< 0.01 %"
-        digits = 0 if value in (0, 1) else 2 if value < 0.01 else 1
-        return f"{value:.{digits}%}".replace("%", "\N{NO-BREAK SPACE}%")
+            return self("share.below", n=self.number(0.01, 2))
+        return self("share", n=self.number(100 * value, 0 if value in (0, 1) else 2 if value < 0.01 else 1))
 
     def level(self, value: float | None) -> str:
         """A confidence level such as 95 % or 99.17 %."""
         if value is None:
             return self("not_measured")
-        return f"{100 * value:.2f}".rstrip("0").rstrip(".") + "\N{NO-BREAK SPACE}%"
+        return self("share", n=self._form(f"{100 * value:.2f}".rstrip("0").rstrip(".")))
 
-    def interval(self, low: float | None, high: float | None, *, is_signed: bool = False) -> str:
+    def interval(self, low: float | None, high: float | None, *, is_signed: bool = False, digits: int = 3) -> str:
         """[low, high]."""
         form = self.signed if is_signed else self.number
-        return self("no_interval") if low is None or high is None else f"[{form(low)}, {form(high)}]"
+        return self("no_interval") if low is None or high is None else f"[{form(low, digits)}, {form(high, digits)}]"
+
+    def _form(self, exact: str, sign: str = "") -> str:
+        """A rounded number with the separators of the language; babel would round halves another way."""
+        value = Decimal(exact)
+        if not value.is_finite():
+            return exact
+        decimals = -int(value.as_tuple().exponent)
+        plain = "#,##0." + "0" * decimals if decimals > 0 else "#,##0"
+        text = format_decimal(value, f"{sign}{plain};-{plain}", locale=self._locale)
+        return text.replace("-", "\N{MINUS SIGN}")
+
+    def duration(self, seconds: float) -> str:
+        """Three digits in the unit that fits.
+
+        >>> [words("en").duration(s) for s in (0.000123, 0.0456, 123.4)]
+        ['123 µs', '45.6 ms', '123 s']
+        """
+        unit, factor = ("us", 1e6) if seconds < 1e-3 else ("ms", 1e3) if seconds < 1 else ("s", 1.0)
+        return self(f"amount.{unit}", n=self.digits(seconds * factor))
+
+    def size(self, num_bytes: float) -> str:
+        """Bytes in binary units.
+
+        >>> words("en").size(4461600), words("en").size(100)
+        ('4.25 MiB', '100 B')
+        """
+        for power, unit in ((3, "gib"), (2, "mib"), (1, "kib")):
+            if num_bytes >= 1024**power:
+                return self(f"amount.{unit}", n=self.digits(num_bytes / 1024**power))
+        return self("amount.b", n=self.integer(num_bytes))
+
+    def bytes(self, value: float | None) -> str:
+        """Bytes, every one of them, that no line end parts from their unit; missing ones in words."""
+        return self("not_measured") if value is None else self("amount.bytes", n=self.integer(value))
+
+    def length(self, tokens: float) -> str:
+        """A length; multiples of 1,024 as people type them.
+
+        >>> words("en").length(4096), words("en").length(700.4)
+        ('4k', '700')
+        """
+        is_round = tokens >= 1024 and tokens % 1024 == 0
+        return f"{tokens / 1024:.0f}k" if is_round else self.integer(tokens)
+
+    def figure(self, value: float, unit: str) -> str:
+        """A value in the unit of its record."""
+        if unit in ("s", "s/token"):
+            return self.duration(value)
+        if unit == "B":
+            return self.size(value)
+        if unit == "B/s":
+            return self("amount.gb_s", n=self.number(value / 1e9, 1))
+        if unit == "operations/s":
+            return self("amount.gflop_s", n=self.number(value / 1e9, 1))
+        return self.digits(value)
+
+    def date(self, moment: str) -> str:
+        """The day of an ISO time, in UTC; a text that is none as it stands.
+
+        >>> words("en").date("2026-12-01T02:15:07+00:00"), words("ja").date("2026-12-01T02:15:07+00:00")
+        ('1 December 2026', '2026年12月1日')
+        """
+        found = _utc(moment)
+        return format_date(found, "long", locale=self._locale) if found else moment
+
+    def datetime(self, moment: str) -> str:
+        """The day and minute of an ISO time, in UTC; a text that is none as it stands.
+
+        >>> words("en").datetime("2026-12-01T11:15:07+09:00"), words("ja").datetime("2026-12-01T02:15:07")
+        ('1 December 2026, 02:15 UTC', '2026年12月1日 02:15 UTC')
+        """
+        found = _utc(moment)
+        if found is None:
+            return moment
+        return self("datetime", date=self.date(moment), time=format_time(found, "HH:mm", locale=self._locale))
 
     def listing(self, names: Sequence[str], at_most: int = 6) -> str:
         """a, b and c; a long list ends with how many more there are."""
         if len(names) > at_most:
-            return self("more", names=", ".join(names[:at_most]), n=len(names) - at_most)
-        if len(names) < 2:
-            return "".join(names)
-        return self("and", first=", ".join(names[:-1]), last=names[-1])
+            return self("more", names=self.row(names[:at_most]), n=self.integer(len(names) - at_most))
+        return format_list(names, locale=self._locale)
+
+    def row(self, names: Iterable[object]) -> str:
+        """a, b, c: things in a row, without a word before the last."""
+        return self._joined("row", names)
+
+    def groups(self, groups: Iterable[str]) -> str:
+        """Things in a row that may hold rows themselves."""
+        return self._joined("groups", groups)
+
+    def sentences(self, sentences: Iterable[str]) -> str:
+        """Sentences one after the other; empty ones are left out."""
+        return self._joined("sentences", filter(None, sentences))
+
+    def _joined(self, key: str, parts: Iterable[object]) -> str:
+        texts = [str(part) for part in parts]
+        return reduce(lambda before, after: self(key, before=before, after=after), texts) if texts else ""
 
 
 def words(language: str) -> Words:
@@ -103,3 +212,12 @@ def messages() -> tuple[Message, ...]:
         with path.open("rb") as file:
             found += [message for message in read_po(file, abort_invalid=True) if message.id]
     return tuple(found)
+
+
+def _utc(moment: str) -> datetime | None:
+    """An ISO time in UTC, which it is taken to be where it names no zone."""
+    try:
+        found = datetime.fromisoformat(moment)
+    except ValueError:
+        return None
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)

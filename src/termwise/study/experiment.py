@@ -92,6 +92,7 @@ def _costs(plan: Plan, folder: RunFolder, num_workers: int) -> dict[str, Any]:
         "runs": len(plan.entries) * len(plan.seeds),
         "recall_runs": len(plan.entries) if plan.recall_steps else 0,
         "variants": [entry.name for entry in plan.entries],
+        "control": next((entry.name for entry in plan.entries if entry.control_of), None),
         "seeds": list(plan.seeds),
         "steps": plan.steps,
         "tokens_per_run": tokens,
@@ -174,15 +175,16 @@ def _work(
 def _record_the_rest(plan: Plan, folder: RunFolder, recorder: measures.Recorder, say: Callable[[str], None]) -> None:
     """Recall and comparisons, which need all runs."""
     run_id, names = folder.run["run_id"], [entry.name for entry in plan.entries]
+    controls = [entry.name for entry in plan.entries if entry.control_of]
     results = {path: (config, measures.read_result(path)) for path, config in plan.runs(folder)}
     recalled = [result for config, result in results.values() if config.kind == "recall" and result]
-    recorder.add(measures.records_of_recall(run_id, recalled))
+    recorder.add(measures.records_of_recall(run_id, recalled, controls))
     if plan.left_out:
         recorder.add(measures.not_measured_recall(run_id, names, plan.left_out))
     if not has_baseline(plan):
         say("no softmax in this study: variants are not compared; leave out --no-baseline for comparisons")
     trained = [result for config, result in results.values() if config.kind == "train" and result]
-    recorder.add(measures.comparisons(run_id, trained, names))
+    recorder.add(measures.comparisons(run_id, trained, plan.entries))
 
 
 def _failure(run: Run) -> str | None:

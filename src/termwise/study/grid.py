@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +18,8 @@ DEFAULT_VARIANTS = (BASELINE, "linear_elu", "taylor:0..2", "taylor:0..4")
 DEFAULT_BUDGET = 600.0
 MAX_STEPS = 10_000_000
 NUM_SEEDS = 2**32
+# Far from the seeds that people count with, so that no other run has a control's first weights and order of data.
+CONTROL_OFFSET = 1_000_000
 # What may differ when a folder is taken up again; anything else there is another study.
 EXTENDABLE = ("variants", "seeds", "recall")
 
@@ -38,6 +40,7 @@ class StudyConfig(Configuration):
     tokenizer: str | None = None
     variants: tuple[str, ...] = Field(DEFAULT_VARIANTS, min_length=1)
     baseline: bool = True
+    control: bool = False
     preset: str = "tiny"
     seeds: int = Field(3, ge=1)
     first_seed: int = Field(0, ge=0)
@@ -56,14 +59,18 @@ class StudyConfig(Configuration):
     def _check_pairs(self) -> StudyConfig:
         if self.steps is not None and self.budget is not None:
             raise ValueError(f"steps={self.steps} and budget={self.budget:g} s given; give one of --steps and --budget")
-        if self.first_seed + self.seeds > NUM_SEEDS:
-            last = self.first_seed + self.seeds - 1
-            raise ValueError(
-                f"--seed {self.first_seed} and --seeds {self.seeds} end at {last}; allowed is {NUM_SEEDS - 1} at most"
-            )
+        self._check_seeds()
         if self.steps is None and self.budget is None:
             object.__setattr__(self, "budget", DEFAULT_BUDGET)
         return self
+
+    def _check_seeds(self) -> None:
+        last, most = self.first_seed + self.seeds - 1, NUM_SEEDS - 1 - CONTROL_OFFSET * self.control
+        if last > most:
+            room = f" with --control, whose seeds are those + {CONTROL_OFFSET:,}" if self.control else ""
+            raise ValueError(
+                f"--seed {self.first_seed} and --seeds {self.seeds} end at {last}; allowed is {most} at most{room}"
+            )
 
     @property
     def seed_list(self) -> list[int]:
@@ -73,7 +80,10 @@ class StudyConfig(Configuration):
 
 @dataclass(frozen=True)
 class Entry:
-    """One row of the grid: a value of the algebra with its layer options, and every name given that means it."""
+    """One row of the grid: a value of the algebra with its layer options, and every name given that means it.
+
+    A control is the value of another row (`control_of`) trained under other seeds: those of the grid plus `seed_offset`.
+    """
 
     name: str
     spec: dict[str, Any]
@@ -83,16 +93,20 @@ class Entry:
     parts_that_cancel: tuple[str, ...] = ()
     equal_names: tuple[str, ...] = ()
     note: str | None = None
+    control_of: str | None = None
+    seed_offset: int = 0
 
     @property
     def key(self) -> str:
-        """Equal for entries that compute the same function with the same layers around it."""
+        """Equal for entries that compute the same function with the same layers around it, under the same seeds."""
         from termwise.attention.spec import AttentionSpec
 
-        return json.dumps([AttentionSpec.from_dict(self.spec).canonical().to_dict(), self.layer], sort_keys=True)
+        value = AttentionSpec.from_dict(self.spec).canonical().to_dict()
+        return json.dumps([value, self.layer, self.seed_offset], sort_keys=True)
 
     def to_dict(self) -> dict[str, Any]:
-        return {
+        control = {"control_of": self.control_of, "seed_offset": self.seed_offset} if self.control_of else {}
+        return control | {
             "name": self.name, "formula": self.formula, "short_name": self.short_name, "note": self.note,
             "parts_that_cancel": list(self.parts_that_cancel), "equal_names": list(self.equal_names),
             "spec": self.spec, "layer": self.layer,
@@ -148,6 +162,20 @@ def merge(entries: Iterable[Entry]) -> list[Entry]:
         others.pop(known.name, None)
         merged[entry.key] = Entry(**{**vars(known), "equal_names": tuple(others)})
     return list(merged.values())
+
+
+def control_of(entries: Iterable[Entry]) -> Entry:
+    """The baseline a second time, under other seeds: what the same method finds where there is nothing to find.
+
+    ValueError without the baseline.
+    """
+    baseline = next((entry for entry in entries if entry.name == BASELINE), None)
+    if baseline is None:
+        raise ValueError(f"--control trains {BASELINE} a second time, and there is none here; leave out --no-baseline")
+    return replace(
+        baseline, name=f"{BASELINE} (again)", equal_names=(), control_of=BASELINE, seed_offset=CONTROL_OFFSET,
+        note=f"a control: {BASELINE} a second time, under other seeds",
+    )  # fmt: skip
 
 
 def _entry(name: str, groups: dict[str, list[str]]) -> Entry:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from termwise.results import Record, RunFolder
 from termwise.study import recall
-from termwise.study.grid import BASELINE
+from termwise.study.grid import BASELINE, Entry
 
 Result = dict[str, Any]
 NATS = "nats/token"
@@ -118,10 +118,13 @@ def _bytes_or_reason(record: Any, metric: str, subject: dict[str, Any], found: i
     return record("memory", metric, found, "B", on=subject)
 
 
-def records_of_recall(run_id: str, results: Sequence[Result]) -> Iterator[Record]:
-    """Accuracy and steps of every variant's recall run, judged at three times the median step of those that reached it."""
+def records_of_recall(run_id: str, results: Sequence[Result], controls: Collection[str] = ()) -> Iterator[Record]:
+    """Accuracy and steps of every variant's recall run, judged at three times the median step of those that reached it.
+
+    The median is of the variants compared: a control moves nobody's limit.
+    """
     good = [result for result in results if result["status"] == "ok"]
-    allowed = recall.allowed_steps(result["curve"] for result in good)
+    allowed = recall.allowed_steps(result["curve"] for result in good if result["variant"] not in controls)
     for result in results:
         common = {name: result[name] for name in ("started", "seconds", "config_hash")} | {
             "run_id": run_id,
@@ -162,21 +165,34 @@ def not_measured_recall(run_id: str, variants: Iterable[str], reason: str) -> It
         )  # fmt: skip
 
 
-def comparisons(run_id: str, results: Iterable[Result], variants: Sequence[str]) -> Iterator[Record]:
-    """Every variant against softmax: the paired difference with its two intervals, and the verdict. None without softmax."""
-    from termwise.study.statistics import Comparison, compare
+def comparisons(run_id: str, results: Iterable[Result], entries: Sequence[Entry]) -> Iterator[Record]:
+    """Every variant against softmax: the paired difference with its two intervals, and the verdict. None without softmax.
 
+    A control is compared by itself, outside Holm's correction: it checks the method and widens nobody's interval.
+    """
+    from termwise.statistics.paired import compare
+
+    scores = _scores(results, {entry.name: entry.seed_offset for entry in entries})
+    if BASELINE not in scores:
+        return
+    compared = [entry.name for entry in entries if not entry.control_of]
+    controls = [[BASELINE, entry.name] for entry in entries if entry.control_of]
+    for family in (compared, *controls):
+        for one in compare({name: scores[name] for name in family if name in scores}, baseline=BASELINE):
+            yield from _records_of_comparison(run_id, one)
+
+
+def _scores(
+    results: Iterable[Result], offsets: Mapping[str, int]
+) -> dict[str, dict[int, dict[str, tuple[float, int]]]]:
+    """What each run scored, by variant and the grid's seed: a control's run stands beside the one it repeats."""
     scores: dict[str, dict[int, dict[str, tuple[float, int]]]] = {}
     for result in results:
         if result["status"] == "ok":
             documents = {name: (nats, tokens) for name, nats, tokens in result["held_out"]["documents"]}
-            scores.setdefault(result["variant"], {})[result["seed"]] = documents
-    if BASELINE not in scores:
-        return
-    ordered = {name: scores[name] for name in variants if name in scores}
-    found: list[Comparison] = compare(ordered, baseline=BASELINE)
-    for one in found:
-        yield from _records_of_comparison(run_id, one)
+            seed = result["seed"] - offsets[result["variant"]]
+            scores.setdefault(result["variant"], {})[seed] = documents
+    return scores
 
 
 def _records_of_comparison(run_id: str, one: Any) -> Iterator[Record]:

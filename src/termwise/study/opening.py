@@ -25,8 +25,11 @@ EVALUATION_TOKENS = 131_072
 
 
 def default_folder(config: StudyConfig) -> Path:
-    """termwise-runs/study-HASH of what was asked for, so that the same command finds its folder again."""
-    return Path("termwise-runs") / f"study-{config_hash(config.model_dump(mode='json'))}"
+    """termwise-runs/study-HASH of what was asked for, so that the same command finds its folder again.
+
+    With or without --control: a control is added to the study that it checks.
+    """
+    return Path("termwise-runs") / f"study-{config_hash(config.model_dump(mode='json', exclude={'control'}))}"
 
 
 @contextlib.contextmanager

@@ -42,6 +42,13 @@ Recall = Annotated[
 Baseline = Annotated[
     bool, typer.Option("--baseline/--no-baseline", help="Add softmax, which all others are compared with.")
 ]
+Control = Annotated[
+    bool,
+    typer.Option(
+        "--control",
+        help="Train softmax a second time under other seeds and compare it with itself: a check of the method.",
+    ),
+]
 Tokenizer = Annotated[
     str | None,
     typer.Option(help="bytes, bpe:N or a folder with tokenizer.json. [default: the preset's]", show_default=False),

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from termwise.results import RunFolder, atomic_write_text, format_duration
 from termwise.study import recall
 from termwise.study.budget import Grid, Speed, scored_within, steps_within
-from termwise.study.grid import BASELINE, MAX_STEPS, Entry, RunConfig, StudyConfig, resolve
+from termwise.study.grid import BASELINE, MAX_STEPS, Entry, RunConfig, StudyConfig, control_of, resolve
 from termwise.study.measures import read_result
 from termwise.study.opening import Say
 from termwise.study.workers import Task, run_tasks
@@ -40,23 +40,25 @@ class Plan:
         return self.shared["steps"]
 
     def config(self, entry: Entry, seed: int, kind: Literal["train", "recall", "speed"] = "train") -> RunConfig:
-        """The run of one cell of the grid."""
+        """The run of one cell of the grid; a control's has a seed of its own."""
         context = self.shared["context"]
         # The state's size does not depend on the seed.
         lengths = (max(1, context // 4), context) if seed == self.seeds[0] else ()
         fields = {"spec": entry.spec, "layer": entry.layer, "state_lengths": lengths} | self.shared
-        run = RunConfig(kind=kind, variant=entry.name, seed=seed, **fields)
+        run = RunConfig(kind=kind, variant=entry.name, seed=seed + entry.seed_offset, **fields)
         return recall.recall_config(run, self.recall_steps or recall.MAX_STEPS) if kind == "recall" else run
 
     def runs(self, folder: RunFolder) -> Iterator[tuple[Path, RunConfig]]:
         """Folder and configuration of every run, in the order of work: one seed of all, recall, the other seeds."""
         for number, seed in enumerate(self.seeds):
             for entry in self.entries:
-                yield folder.run_path(entry.name, seed), self.config(entry, seed)
+                config = self.config(entry, seed)
+                yield folder.run_path(entry.name, config.seed), config
             if number == 0 and self.recall_steps:
                 for entry in self.entries:
-                    path = folder.run_path(entry.name, seed)
-                    yield path.with_name(f"recall-{seed}"), self.config(entry, seed, "recall")
+                    config = self.config(entry, seed, "recall")
+                    path = folder.run_path(entry.name, config.seed)
+                    yield path.with_name(f"recall-{config.seed}"), config
 
     def estimated_seconds(self, num_workers: int) -> float | None:
         """Wall time of the whole grid; None where no speed was measured."""
@@ -164,6 +166,9 @@ def study_entries(config: StudyConfig, say: Say) -> list[Entry]:
     asked = resolve(config.variants, baseline=False)
     if len(entries) > len(asked):
         say("softmax is added as the baseline (--no-baseline leaves it out)")
+    if config.control:
+        entries.append(control_of(entries))
+        say(f"{entries[-1].name} is {BASELINE} a second time, under other seeds: a check of the method")
     for entry in entries:
         if entry.equal_names:
             say(f"{entry.name} is equal to {', '.join(entry.equal_names)}: run once")

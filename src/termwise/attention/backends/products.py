@@ -75,9 +75,12 @@ def read_from(
 
 
 def parts_of(tables: Tables, length: int) -> Iterator[slice]:
-    """So many columns at a time that a block of features stays in the cache; 64, if memory allows, where that is too few."""
+    """Equal parts of the columns, so many at a time that a block of features about stays in the cache; 64, if memory allows,
+    where that is too few. A short last part would cost a product of its own at a fraction of the speed.
+    """
     features = tables.num_monomials
-    step = max(IN_CACHE // features, min(64, KEPT // features), 1)
+    fitting = max(IN_CACHE // features, min(64, KEPT // features), 1)
+    step = -(-length // max(round(length / fitting), 1))
     for start in range(0, length, step):
         yield slice(start, min(start + step, length))
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One value from the records. `value` is None where it was not measured; `why` then says why, if a record does.
+    """One value from the records. `value` is None where it was not measured.
 
-    `low` and `high` bound it at `level`; None where there is no interval. A count (bytes by a formula) has
-    low = high = value. `source` is the run it comes from.
+    `why` says why there is none, or what has to be known of it: a key of the words (`decision.why.*`) with its `fields`, or a
+    sentence of the records. `low` and `high` bound it at `level`; None where there is no interval. A count (bytes by a
+    formula) has low = high = value. `source` is the run it comes from.
     """
 
     value: float | None = None
@@ -21,6 +23,7 @@ class Figure:
     unit: str = ""
     source: str = ""
     why: str = ""
+    fields: tuple[tuple[str, Any], ...] = ()
 
     @property
     def is_there(self) -> bool:
@@ -34,6 +37,11 @@ class Figure:
 
 
 MISSING = Figure()
+
+
+def missing(why: str, source: str = "", **fields: Any) -> Figure:
+    """Not measured, and why."""
+    return Figure(source=source, why=why, fields=tuple(fields.items()))
 
 
 def exactly(value: float, unit: str, source: str = "") -> Figure:

@@ -46,8 +46,7 @@ def stamp(case: Case, say: Words) -> str:
         return say("decision.stamp.default")
     if written is None:
         return say("decision.stamp.undated", path=case.limits_path)
-    time = _aware(written).astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return say("decision.stamp", time=time, path=case.limits_path)
+    return say("decision.stamp", time=say.datetime(written.isoformat()), path=case.limits_path)
 
 
 def go_on(verdict: Verdict, limits: Limits, say: Words) -> tuple[str, ...]:
@@ -71,7 +70,7 @@ def _costs_line(kind: str, limits: Limits, say: Words) -> str:
         for name, value in (("memory", limits.memory), ("latency", limits.latency))
         if value is not None
     ]
-    return " ".join([*asked, say(f"decision.{kind}.gain")])
+    return say.sentences([*asked, say(f"decision.{kind}.gain")])
 
 
 def stop(verdict: Verdict, limits: Limits, say: Words) -> tuple[str, ...]:

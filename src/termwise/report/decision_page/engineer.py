@@ -108,7 +108,9 @@ def _question(case: Case, say: Words) -> Section:
     verdict, limits = case.verdicts[0], case.limits
     evidence = verdict.evidence
     context = say.integer(evidence.context) if evidence.context is not None else say("not_measured")
-    pairs = [(say(f"decision.measure.{name}"), (wording.allowed(limits, name, say),), False) for name in wording.MEASURES]
+    pairs = [
+        (say(f"decision.measure.{name}"), (wording.allowed(limits, name, say),), False) for name in wording.MEASURES
+    ]
     engines = say.listing(limits.engines) or say("decision.allowed.none")
     pairs += [
         (say("decision.column.context"), (say("value.context", n=context),), False),
@@ -128,14 +130,17 @@ def _candidates(case: Case, say: Words) -> Section:
     levels = {figure.level for one in case.verdicts if (figure := one.evidence.accuracy.change).level is not None}
     caption = say("decision.caption.candidates")
     if levels:
-        caption += " " + say("decision.caption.levels", levels=say.listing([say.level(x) for x in sorted(levels)], 4))
+        named = say("decision.caption.levels", levels=say.listing([say.level(x) for x in sorted(levels)], 4))
+        caption = say.sentences((caption, named))
     table = Table(caption, columns, rows, frozenset({0}))
     return Section("candidates", say("decision.section.candidates"), (table,))
 
 
 def _candidate(one: Verdict, case: Case, say: Words) -> tuple[Cell, ...]:
     evidence = one.evidence
-    slots = wording.change_cell(evidence.slots, "accuracy", say) if evidence.needs_slots else Cell(say("decision.no_slots"))
+    slots = (
+        wording.change_cell(evidence.slots, "accuracy", say) if evidence.needs_slots else Cell(say("decision.no_slots"))
+    )
     count = evidence.accuracy.change.n
     return (
         Cell(evidence.candidate, say("decision.versus", today=evidence.today) if evidence.today else ""),
@@ -249,7 +254,6 @@ def _made(reading: Reading, say: Words) -> tuple[Cell, ...]:
         Cell(reading.folder.path.name, str(made.get("run_id", ""))),
         Cell(command_line(made)),
         Cell(say.listing(hashes, 4) or say("none_given")),
-        Cell(str(made.get("created", ""))[:19].replace("T", " ") or say("none_given"), ", ".join(told)),
+        Cell(say.datetime(str(made.get("created") or say("none_given"))), say.row(told)),
         Cell(str(about.get("cpu") or say("none_given")), str(about.get("platform") or "")),
     )
-

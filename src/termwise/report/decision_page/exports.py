@@ -113,7 +113,12 @@ def as_markdown(first: Manager, behind: Engineer, say: Words) -> str:
             above = [first.stamp, ""] if key == "go_on" else []
             lines += [f"## {say(f'decision.head.{key}')}", "", *above, *(f"- {point}" for point in points), ""]
     if first.glossary:
-        lines += [f"## {say('decision.head.glossary')}", "", *(f"- **{term}**: {text}" for term, text in first.glossary), ""]
+        lines += [
+            f"## {say('decision.head.glossary')}",
+            "",
+            *(f"- **{term}**: {text}" for term, text in first.glossary),
+            "",
+        ]
     lines += [f"# {say('decision.engineer.title')}", ""]
     lines += [line for section in behind.sections for line in _section(section)]
     lines += [f"## {say('decision.head.runs')}", "", *(f"- `{run.path}`: {run.title}" for run in behind.runs)]

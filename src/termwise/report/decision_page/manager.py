@@ -9,6 +9,7 @@ from typing import Any
 
 from termwise.report.blocks import Facts, Table
 from termwise.report.decision.case import Case, Verdict
+from termwise.report.decision.evidence import Evidence
 from termwise.report.decision.limits import Limits
 from termwise.report.decision_page import conditions, measures, parts, wording
 from termwise.report.decision_page.cost import monthly
@@ -66,7 +67,7 @@ def manager(case: Case, say: Words) -> Manager:
         answer=decision.answer.value,
         verdict=say(f"decision.answer.{decision.answer.value}"),
         reason=reason(verdict, case.limits, say),
-        next_stage=say(f"decision.next.{decision.next_stage}"),
+        next_stage=_next(verdict, say),
         warnings=_warnings(case, say),
         measures=measures.measures(verdict, case.limits, say),
         parts=parts.few_parts(case, say),
@@ -88,7 +89,7 @@ def _kicker(case: Case, say: Words) -> str:
     )
     if not times:
         return say("decision.kicker")
-    return say("decision.kicker.dated", first=times[0][:10], last=times[-1][:10])
+    return say("decision.kicker.dated", first=say.date(times[0]), last=say.date(times[-1]))
 
 
 def _title(verdict: Verdict, say: Words) -> str:
@@ -97,6 +98,21 @@ def _title(verdict: Verdict, say: Words) -> str:
     if evidence.context is None:
         return say("decision.title", **fields)
     return say("decision.title.context", **fields, context=say.integer(evidence.context))
+
+
+def _next(verdict: Verdict, say: Words) -> str:
+    """The next stage, and what a deployment needs beside it."""
+    decision = verdict.decision
+    first = say(f"decision.next.{decision.next_stage}")
+    others = [say(f"decision.condition.{key}") for key in decision.conditions if key != decision.next_stage]
+    return say("decision.next.also", first=first, others=say.groups(others)) if others else first
+
+
+def _told(evidence: Evidence, measure: str, say: Words) -> str:
+    """A change with its interval, as part of a sentence."""
+    figure = wording.pair_of(evidence, measure).change
+    ends = wording.interval(figure, measure, say) if figure.has_interval and figure.low != figure.high else ""
+    return f"{wording.change(figure, measure, say)} {ends}".strip()
 
 
 def reason(verdict: Verdict, limits: Limits, say: Words) -> str:
@@ -109,6 +125,7 @@ def reason(verdict: Verdict, limits: Limits, say: Words) -> str:
         "interval": wording.interval(figure, "accuracy" if key.startswith("slots") else measure or "accuracy", say),
         "allowed": wording.allowed(limits, measure or "accuracy", say),
         "checks": say.listing([say.known(f"verify.check.{name}", name) for name in evidence.checks.failed], 3),
+        **{name: _told(evidence, name, say) for name in wording.MEASURES},
         "engines": say.listing(limits.engines),
         "machine": limits.machine or say("decision.target"),
     }

@@ -19,7 +19,7 @@ def measures(verdict: Verdict, limits: Limits, say: Words) -> Table:
     columns = tuple(
         Column(say(f"decision.column.{name}"), is_number=name in ("today", "candidate", "difference")) for name in names
     )
-    return Table("", columns, tuple(rows))
+    return Table(say("decision.head.measures"), columns, tuple(rows))
 
 
 def _measure(verdict: Verdict, name: str, limits: Limits, say: Words) -> tuple[Cell, ...]:
@@ -29,7 +29,7 @@ def _measure(verdict: Verdict, name: str, limits: Limits, say: Words) -> tuple[C
     about = say(f"decision.about.{name}", context=context)
     difference = wording.change_cell(pair.change, name, say)
     if name == "accuracy" and (note := wording.perplexity(pair.change, say)):
-        difference = Cell(difference.text, f"{difference.note}; {note}" if difference.note else note)
+        difference = Cell(difference.text, say.groups(filter(None, (difference.note, note))), value=difference.value)
     return (
         Cell(say(f"decision.measure.{name}"), about),
         wording.level_cell(pair.today, say),

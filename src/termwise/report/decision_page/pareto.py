@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from termwise.report import bench_units as units
 from termwise.report import drawing
 from termwise.report.blocks import Figure
 from termwise.report.decision.case import Case, Verdict
@@ -47,13 +46,13 @@ def pareto(case: Case, say: Words) -> Figure | None:
     left_out = [one.evidence.candidate for one in case.verdicts if one not in shown]
     caption = say(f"decision.caption.pareto.{kind}")
     if left_out:
-        caption = f"{caption} {say('figure.missing', names=say.listing(left_out))}"
+        caption = say.sentences((caption, say("figure.missing", names=say.listing(left_out))))
     contexts = {one.evidence.context for one in shown if one.evidence.context is not None}
     context = say.listing([say.integer(n) for n in sorted(contexts)])
     title = say(f"decision.figure.pareto.{kind}")
     told = [(spot.name, _said(spot, is_timed, say)) for spot in spots]
     drawn = _chart(spots, say(f"decision.axis.{kind}", context=context), is_timed, say)
-    return Figure("pareto", title, caption, drawing.described(title, told), drawn, is_wide=True)
+    return Figure("pareto", title, caption, drawing.described(title, told, say), drawn, is_wide=True)
 
 
 def _x(verdict: Verdict, is_timed: bool) -> float | None:
@@ -80,10 +79,10 @@ def _todays(shown: Sequence[Verdict], is_timed: bool) -> list[Spot]:
 
 
 def _said(spot: Spot, is_timed: bool, say: Words) -> str:
-    place = units.duration(spot.x) if is_timed else units.size(spot.x)
-    size = [] if spot.memory is None or not is_timed else [units.size(spot.memory)]
+    place = say.duration(spot.x) if is_timed else say.size(spot.x)
+    size = [] if spot.memory is None or not is_timed else [say.size(spot.memory)]
     ends = say.interval(spot.low, spot.high, is_signed=True) if spot.low is not None else ""
-    return ", ".join([f"{say.signed(spot.rise)} {ends}".strip(), place, *size])
+    return say.row([f"{say.signed(spot.rise)} {ends}".strip(), place, *size])
 
 
 def _chart(spots: list[Spot], x_title: str, is_timed: bool, say: Words) -> dict[str, Any]:
@@ -92,7 +91,7 @@ def _chart(spots: list[Spot], x_title: str, is_timed: bool, say: Words) -> dict[
     x_frame = _logarithmic([spot.x for spot in spots])
     ends = [end for spot in spots for end in (spot.rise, spot.low, spot.high) if end is not None]
     y_frame = drawing.padded([*ends, 0.0], 0.1)
-    ticks = {"labelExpr": _TIME} if is_timed else {"format": "~s"}
+    ticks: dict[str, Any] = {"labelExpr": _TIME} if is_timed else {"format": "~s"}
     axis = alt.Axis(values=drawing.decades(*x_frame), grid=False, **ticks)
     x = alt.X("x:Q", scale=alt.Scale(type="log", domain=x_frame, nice=False), title=x_title, axis=axis)
     scale = alt.Scale(domain=y_frame, nice=False)
@@ -109,10 +108,13 @@ def _chart(spots: list[Spot], x_title: str, is_timed: bool, say: Words) -> dict[
     ]  # fmt: skip
     color, chart = drawing.as_given(), drawing.chart("rows")
     size = alt.Size("size:Q", scale=None, legend=None)
-    dots = chart.mark_point(filled=True, opacity=0.85).encode(x=x, y=y, color=color, size=size, description=drawing.tips())
+    dots = chart.mark_point(filled=True, opacity=0.85).encode(
+        x=x, y=y, color=color, size=size, description=drawing.tips()
+    )
     strokes = chart.mark_rule(strokeWidth=1.2).encode(x=x, y=alt.Y("low:Q", scale=scale), y2="high:Q", color=color)
     zero = drawing.chart("zero").mark_rule(color=drawing.FAINT, strokeDash=[3, 3]).encode(y=alt.Y("y:Q", scale=scale))
-    layers, datasets = [zero, strokes, dots], {"rows": rows, "zero": [{"y": 0.0}]}
+    layers = [zero, strokes, dots]
+    datasets: dict[str, list[dict[str, Any]]] = {"rows": rows, "zero": [{"y": 0.0}]}
     for place, label in enumerate(_labels(spots, x_frame, y_frame)):
         if label is not None:
             datasets[f"label{place}"] = [rows[place]]

@@ -13,7 +13,7 @@ MOST_PARTS = 5
 def few_parts(case: Case, say: Words) -> Table | None:
     """The parts that matter most; None where no run took anything apart."""
     chosen = few(case.components)
-    return parts_table(chosen, "", say) if chosen else None
+    return parts_table(chosen, say("decision.head.parts"), say) if chosen else None
 
 
 def few(components: tuple[Component, ...]) -> list[Component]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from termwise.report import bench_units as units
 from termwise.report.blocks import Cell, Tone
 from termwise.report.decision.case import Component, Verdict
 from termwise.report.decision.evidence import Evidence
@@ -31,7 +30,16 @@ def pair_of(evidence: Evidence, measure: str) -> Pair:
 
 def missing(figure: Figure, say: Words) -> Cell:
     """Not measured, with the reason where the records have one."""
-    return Cell(say("not_measured"), figure.why, "missing")
+    return Cell(say("not_measured"), why(figure, say), "missing")
+
+
+def why(figure: Figure, say: Words) -> str:
+    """What a figure says of itself: a message with its fields, or a sentence of the records; empty where nothing."""
+    fields = {
+        name: say.integer(value) if isinstance(value, int) else say.row(value) if isinstance(value, tuple) else value
+        for name, value in figure.fields
+    }
+    return say(figure.why, **fields) if say.known(figure.why, "") else figure.why
 
 
 def level(figure: Figure, say: Words) -> str:
@@ -39,7 +47,7 @@ def level(figure: Figure, say: Words) -> str:
     if figure.value is None:
         return say("not_measured")
     if figure.unit in ("B", "s", "s/token"):
-        return units.figure(figure.value, figure.unit)
+        return say.figure(figure.value, figure.unit)
     return say.number(figure.value)
 
 
@@ -83,10 +91,9 @@ def ratio(value: float, say: Words) -> str:
     ['−75.0 %', '±0 %', '+30.5 %', '3.10 times']
     """
     if value >= TIMES:
-        return say("decision.times", n=units.digits(value))
-    percent = f"{100 * (value - 1):+.1f}"
-    percent = "\N{PLUS-MINUS SIGN}0" if float(percent) == 0 else percent
-    return percent.replace("-", "\N{MINUS SIGN}") + "\N{NO-BREAK SPACE}%"
+        return say("decision.times", n=say.digits(value))
+    percent = 100 * (value - 1)
+    return say("share", n="\N{PLUS-MINUS SIGN}0" if abs(percent) < 0.05 else say.signed(percent, 1))
 
 
 def allowed(limits: Limits, measure: str, say: Words) -> str:
@@ -133,5 +140,5 @@ def saved(figure: Figure, say: Words) -> Cell:
     if figure.value is None:
         return missing(figure, say)
     if figure.unit == "B":
-        return Cell(units.size(figure.value), value=figure.value)
+        return Cell(say.size(figure.value), value=figure.value)
     return Cell(say.share(figure.value), value=figure.value)

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from scipy import stats
 
-from termwise.analysis.intervals import MIN_DOCUMENTS, bootstrap, mean_over_seeds
-from termwise.study.statistics import compare, holm, pair
+from termwise.statistics.intervals import MIN_DOCUMENTS, bootstrap, mean_over_seeds
+from termwise.statistics.paired import compare, holm, pair
 
 
 def scores(nats: np.ndarray, tokens: np.ndarray) -> dict:

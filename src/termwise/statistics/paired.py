@@ -1,6 +1,6 @@
 """Paired comparison of variants on the same held-out documents: differences, two intervals, Holm, verdicts.
 
-Axes: S seeds, D documents. The intervals themselves are in `analysis/intervals.py`.
+Axes: S seeds, D documents. The intervals themselves are in `intervals.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from termwise.analysis.intervals import (
+from termwise.statistics.intervals import (
     DocumentBootstrap,
     Interval,
     bootstrap,

@@ -1,0 +1,1 @@
+"""One module a command: from what a run folder holds to what is known of each candidate."""
