@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 from termwise.report import drawing
 
 HERE = Path(__file__).parent
+_CODE = re.compile(r"`([^`]+)`")
 
 
 def filled(template: str, *, with_tips: bool = False, **values: Any) -> str:
@@ -23,6 +25,9 @@ def filled(template: str, *, with_tips: bool = False, **values: Any) -> str:
     as_markup = jinja2.utils.markupsafe.Markup
     environment.globals["svg"] = lambda block: as_markup(
         figures.svg(block.specification, block.key, with_tips=with_tips)
+    )
+    environment.filters["code"] = lambda text: as_markup(
+        _CODE.sub(r"<code>\1</code>", str(jinja2.utils.markupsafe.escape(text)))
     )
     environment.globals["file"] = lambda name: as_markup((HERE / name).read_text(encoding="utf-8"))
     return environment.get_template(template).render(**values)

@@ -9,4 +9,10 @@ heads.py        layer by layer and head by head, for the chooser
 pareto.py       loss against time
 exports.py      Markdown, CSV, JSON
 writing.py      one call that writes them all
+    summary.py      what the command prints
 """
+
+from termwise.report.decision_page.summary import summary
+from termwise.report.decision_page.writing import Written, write
+
+__all__ = ["Written", "summary", "write"]

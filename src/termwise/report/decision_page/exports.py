@@ -104,7 +104,12 @@ def as_markdown(first: Manager, behind: Engineer, say: Words) -> str:
     lines += [f"## {say('decision.head.measures')}", "", *_table(first.measures), ""]
     shown = _table(first.parts) if first.parts else [say("decision.parts.none")]
     lines += [f"## {say('decision.head.parts')}", "", *shown, ""]
-    lines += [f"## {say('decision.head.complexity')}", "", *_facts(first.complexity), ""]
+    lines += [
+        f"## {say('decision.head.complexity')}",
+        "",
+        *(f"- {fact.name}: {fact.text}" for fact in first.complexity),
+        "",
+    ]
     if first.cost:
         lines += [f"## {say('decision.head.cost')}", "", *first.cost, ""]
     for key in ("go_on", "stop", "untested", "phrases"):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
-from termwise.report.blocks import Facts, Table
+from termwise.report.blocks import Table
 from termwise.report.decision.case import Case, Verdict
 from termwise.report.decision.evidence import Evidence
 from termwise.report.decision.limits import Limits
@@ -46,7 +46,7 @@ class Manager:
     warnings: tuple[str, ...]
     measures: Table
     parts: Table | None
-    complexity: Facts
+    complexity: tuple[measures.Fact, ...]
     cost: tuple[str, ...]
     stamp: str
     go_on: tuple[str, ...]
@@ -89,7 +89,10 @@ def _kicker(case: Case, say: Words) -> str:
     )
     if not times:
         return say("decision.kicker")
-    return say("decision.kicker.dated", first=say.date(times[0]), last=say.date(times[-1]))
+    days = say.date(times[0]), say.date(times[-1])
+    if days[0] == days[1]:
+        return say("decision.kicker.day", day=days[0])
+    return say("decision.kicker.dated", first=days[0], last=days[1])
 
 
 def _title(verdict: Verdict, say: Words) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from termwise.report.blocks import Cell, Column, Facts, Table
+from dataclasses import dataclass
+
+from termwise.report.blocks import Cell, Column, Table
 from termwise.report.decision.case import Verdict
 from termwise.report.decision.evidence import Complexity
 from termwise.report.decision.limits import Limits
@@ -42,7 +44,11 @@ def _measure(verdict: Verdict, name: str, limits: Limits, say: Words) -> tuple[C
 
 def _complexity_row(found: Complexity, limits: Limits, say: Words) -> tuple[Cell, ...]:
     counts = [n for n in (_count(found.new_dependencies), found.own_kernels) if n is not None]
-    added = Cell(say("decision.parts_added", n=sum(counts))) if counts else Cell(say("not_measured"), tone="missing")
+    added = (
+        Cell(say("decision.parts_added", n=sum(counts)))
+        if counts
+        else Cell(say("decision.not_counted"), tone="missing")
+    )
     engines = say.listing(found.engines, 3)
     loaded = (
         Cell(say("decision.engines", names=engines)) if engines else Cell(say("decision.engines.none"), tone="missing")
@@ -64,31 +70,39 @@ def _judged(counts: list[int], limits: Limits, lacking: list[str], say: Words) -
         return Cell(say("decision.complexity.lacking", names=say.listing(lacking, 3)), tone="higher")
     if limits.engines:
         return Cell(say("decision.complexity.holds"))
-    return Cell(say("decision.complexity.open")) if counts else Cell(say("not_measured"), tone="missing")
+    return Cell(say("decision.complexity.open")) if counts else Cell(say("decision.not_counted"), tone="missing")
 
 
 def _count(names: tuple[str, ...] | None) -> int | None:
     return None if names is None else len(names)
 
 
-def complexity(found: Complexity, say: Words) -> Facts:
-    """What the candidate adds to a system, counted; what nobody counted says so."""
-    unknown = say("decision.not_counted")
-    dependencies = None if found.new_dependencies is None else len(found.new_dependencies)
-    named = f"{dependencies} ({say.listing(found.new_dependencies or (), 3)})" if dependencies else dependencies
-    hours = None if found.tuning_hours is None else say("decision.hours", n=wording.short(round(found.tuning_hours, 2)))
-    minutes = (
-        None if found.minutes_back is None else say("decision.minutes", n=wording.short(round(found.minutes_back, 1)))
-    )
+@dataclass(frozen=True)
+class Fact:
+    """One counted fact of what the candidate adds; `text` says so where nobody counted it."""
+
+    name: str
+    text: str
+    is_counted: bool
+
+
+def complexity(found: Complexity, say: Words) -> tuple[Fact, ...]:
+    """What the candidate adds to a system, counted."""
+    dependencies = None if found.new_dependencies is None else say.integer(len(found.new_dependencies))
+    if found.new_dependencies:
+        dependencies = say("decision.named", n=dependencies, names=say.listing(found.new_dependencies, 3))
     values = {
-        "dependencies": named, "kernels": found.own_kernels, "engines": say.listing(found.engines, 3) or None,
-        "platforms": say.listing(found.platforms, 3) or None, "tuning": hours, "back": minutes,
-    }  # fmt: skip
-    pairs = (
-        (say(f"decision.fact.{key}"), (unknown if value is None else str(value),), False)
+        "dependencies": dependencies,
+        "kernels": None if found.own_kernels is None else say.integer(found.own_kernels),
+        "engines": say.listing(found.engines, 3) or None,
+        "platforms": say.listing(found.platforms, 3) or None,
+        "tuning": None if found.tuning_hours is None else say("decision.hours", n=say.digits(found.tuning_hours)),
+        "back": None if found.minutes_back is None else say("decision.minutes", n=say.digits(found.minutes_back)),
+    }
+    return tuple(
+        Fact(say(f"decision.fact.{key}"), say("decision.not_counted") if value is None else value, value is not None)
         for key, value in values.items()
     )
-    return Facts(tuple(pairs))
 
 
 def cost_lines(cost: Cost | None, verdict: Verdict, limits: Limits, say: Words) -> tuple[str, ...]:

@@ -19,7 +19,11 @@ COLORS = {
     Answer.ADOPT: drawing.SERIES[2], Answer.CONDITIONS: drawing.LOWER, Answer.OPEN: drawing.MUTED,
     Answer.REJECT: drawing.HIGHER,
 }  # fmt: skip
-_TIME = "datum.value < 1e-3 ? format(datum.value * 1e6, '~r') + ' µs' : format(datum.value * 1e3, '~r') + ' ms'"
+_TIME = "datum.value < 1e-3 ? format(datum.value * 1e6, '.3~r') + ' µs' : format(datum.value * 1e3, '.3~r') + ' ms'"
+_SIZES = {
+    True: "format(datum.value / 1048576, '.3~r') + ' MiB'",
+    False: "format(datum.value / 1024, '.3~r') + ' KiB'",
+}
 
 
 @dataclass(frozen=True)
@@ -91,8 +95,8 @@ def _chart(spots: list[Spot], x_title: str, is_timed: bool, say: Words) -> dict[
     x_frame = _logarithmic([spot.x for spot in spots])
     ends = [end for spot in spots for end in (spot.rise, spot.low, spot.high) if end is not None]
     y_frame = drawing.padded([*ends, 0.0], 0.1)
-    ticks: dict[str, Any] = {"labelExpr": _TIME} if is_timed else {"format": "~s"}
-    axis = alt.Axis(values=drawing.decades(*x_frame), grid=False, **ticks)
+    label = _TIME if is_timed else _SIZES[max(spot.x for spot in spots) >= 2**20]
+    axis = alt.Axis(values=_ticks(x_frame), grid=False, labelExpr=label)
     x = alt.X("x:Q", scale=alt.Scale(type="log", domain=x_frame, nice=False), title=x_title, axis=axis)
     scale = alt.Scale(domain=y_frame, nice=False)
     y = alt.Y("y:Q", scale=scale, title=say("decision.axis.rise"))
@@ -126,6 +130,15 @@ def _chart(spots: list[Spot], x_title: str, is_timed: bool, say: Words) -> dict[
 def _area(memory: float | None, most: float) -> float:
     """Area in proportion to bytes; a small one can still be seen."""
     return 60.0 if memory is None else max(40.0, 900.0 * memory / most)
+
+
+def _ticks(frame: list[float]) -> list[float]:
+    """Powers of ten and their neighbours; in a narrow frame two digits of its own values."""
+    ticks = drawing.decades(*frame)
+    if len(ticks) > 2:
+        return ticks
+    low, high = frame
+    return [float(f"{low * (high / low) ** part:.2g}") for part in (0.1, 0.37, 0.63, 0.9)]
 
 
 def _logarithmic(values: Sequence[float]) -> list[float]:

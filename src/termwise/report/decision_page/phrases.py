@@ -39,13 +39,13 @@ def _gain(verdict: Verdict, limits: Limits, say: Words) -> str:
 
 
 def _price(verdict: Verdict, limits: Limits, say: Words) -> str:
-    """What accuracy pays, whether it keeps its limit or breaks it."""
+    """What accuracy pays, whether it keeps its limit, breaks it or lies on it."""
     outcome, rise = _outcome(verdict, "accuracy"), verdict.evidence.accuracy.change
-    if outcome not in (*KEPT, Outcome.BROKEN):
+    if outcome is Outcome.MISSING or not rise.has_interval:
         return ""
-    key = "decision.phrase.kept" if outcome in KEPT else "decision.phrase.broken"
+    key = "kept" if outcome in KEPT else outcome.value
     figures = {"change": say.signed(rise.value), "low": say.signed(rise.low), "high": say.signed(rise.high)}
-    return say(key, **figures, limit=wording.short(limits.accuracy))
+    return say(f"decision.phrase.{key}", **figures, limit=wording.short(limits.accuracy))
 
 
 def _unknown(verdict: Verdict, limits: Limits, say: Words) -> str:
@@ -53,7 +53,7 @@ def _unknown(verdict: Verdict, limits: Limits, say: Words) -> str:
     names = [name for name in wording.MEASURES if _outcome(verdict, name) is Outcome.MISSING]
     if not names:
         return ""
-    return say("decision.phrase.unknown", names=say.listing([say(f"decision.measure.{name}") for name in names]))
+    return say("decision.phrase.unknown", names=say.listing([say(f"decision.name.{name}") for name in names]))
 
 
 def _slots(verdict: Verdict, limits: Limits, say: Words) -> str:

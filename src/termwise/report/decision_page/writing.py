@@ -5,29 +5,31 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from termwise.report import page
 from termwise.report.decision.case import Case, gather
-from termwise.report.decision.limits import Limits
-from termwise.report.decision_page.engineer import engineer
+from termwise.report.decision.limits import Limits, read_limits
+from termwise.report.decision_page.engineer import Engineer, engineer
 from termwise.report.decision_page.exports import as_csv, as_json, as_markdown
 from termwise.report.decision_page.manager import Manager, manager
 from termwise.report.rendering import HERE, filled
-from termwise.report.words import words
+from termwise.report.words import Words, words
 from termwise.results import atomic_write_text, config_hash
 
 
 @dataclass(frozen=True)
 class Written:
-    """What was decided, what the first page says, and where it lies."""
+    """What was decided, what the first page says, and where it lies. `json` is the text of report.json."""
 
     case: Case
     manager: Manager
+    say: Words
     folder: Path
-    as_json: dict[str, Any]
+    json: str
 
     @property
     def page(self) -> Path:
@@ -36,34 +38,47 @@ class Written:
 
 
 def write(
-    folders: Sequence[Path], limits: Limits, *, limits_path: str = "", lang: str = "en", out: Path | None = None
+    runs: Sequence[Path],
+    limits_path: Path | None = None,
+    given: Mapping[str, Any] | None = None,
+    *,
+    lang: str = "en",
+    out: Path | None = None,
+    with_pages: bool = False,
 ) -> Written:
-    """Weigh what the folders hold and write the report, each file whole or not at all.
+    """Weigh what the runs hold and write the report, each file whole or not at all.
 
-    Reads records only: no model, no network, and the run folders stay as they are. ValueError where no folder can be
-    read, nothing in them is a candidate, the language is not there, or `out` is somebody else's folder.
+    `given` overrides the limits of the file. Reads records only: no model, no network; the run folders stay as they are,
+    unless `with_pages` asks for their own pages in this language. ValueError where no folder can be read, nothing in them
+    is a candidate, a limit or the language is not there, or `out` is somebody else's folder.
     """
     say = words(lang)
-    case = gather(folders, limits, limits_path)
-    folder = out or Path("termwise-runs") / f"report-{_hash(folders, limits)}"
+    limits = read_limits(limits_path, **given or {})
+    case = gather(runs, limits, str(limits_path or ""))
+    folder = out or Path("termwise-runs") / f"report-{_hash(runs, limits)}"
     check_out(folder)
     first, behind = manager(case, say), engineer(case, say)
-    script = (HERE / "decision_page" / "script.js").read_text(encoding="utf-8")
-    text = filled(
-        "decision_page/decision.html.j2", with_tips=True, manager=first, engineer=behind, say=say,
-        script=script, script_hash=script_hash(script),
-    )  # fmt: skip
-    whole = as_json(case)
+    whole = json.dumps(as_json(case), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     files = {
-        "index.html": text,
-        "report.md": as_markdown(first, behind, say),
-        "report.csv": as_csv(case),
-        "report.json": json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False) + "\n",
-    }
+        "index.html": as_html(first, behind, say), "report.md": as_markdown(first, behind, say),
+        "report.csv": as_csv(case), "report.json": whole,
+    }  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         atomic_write_text(folder / name, content)
-    return Written(case, first, folder, whole)
+    if with_pages:
+        for reading in case.readings:
+            page.write(reading.folder.path, lang=lang)
+    return Written(case, first, say, folder, whole)
+
+
+def as_html(first: Manager, behind: Engineer, say: Words) -> str:
+    """The page; its one script is allowed by its hash, so nothing else can run."""
+    script = (HERE / "decision_page" / "script.js").read_text(encoding="utf-8")
+    return filled(
+        "decision_page/decision.html.j2", with_tips=True, manager=first, engineer=behind, say=say,
+        script=script, script_hash=script_hash(script),
+    )  # fmt: skip
 
 
 def script_hash(script: str) -> str:
