@@ -201,7 +201,7 @@ def words(language: str) -> Words:
 @lru_cache
 def _table(language: str) -> dict[str, str]:
     """Key -> message. English is what a translator reads (msgid), Japanese what he wrote (msgstr)."""
-    return {str(m.context): str(m.id if language == "en" else m.string or m.id) for m in messages()}
+    return {str(m.context): str(m.id if language == "en" else m.string) for m in messages()}
 
 
 @lru_cache
