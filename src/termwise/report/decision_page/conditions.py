@@ -52,7 +52,7 @@ def stamp(case: Case, say: Words) -> str:
 def go_on(verdict: Verdict, limits: Limits, say: Words) -> tuple[str, ...]:
     """What has to hold, from the limits and the fixed rules."""
     lines = [say("decision.go.accuracy", limit=wording.short(limits.accuracy))]
-    lines.append(_costs_line("go", limits, say))
+    lines += _cost_lines("go", limits, say)
     if verdict.evidence.needs_slots:
         lines.append(say("decision.go.slots"))
     lines.append(say("decision.go.checks"))
@@ -63,19 +63,19 @@ def go_on(verdict: Verdict, limits: Limits, say: Words) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _costs_line(kind: str, limits: Limits, say: Words) -> str:
-    """Memory and time: what was asked of them, else that one of them must be better."""
+def _cost_lines(kind: str, limits: Limits, say: Words) -> list[str]:
+    """Memory and time: what was asked of them, and that one of them must be better."""
     asked = [
         say(f"decision.{kind}.{name}", limit=say.share(value))
         for name, value in (("memory", limits.memory), ("latency", limits.latency))
         if value is not None
     ]
-    return say.sentences([*asked, say(f"decision.{kind}.gain")])
+    return [*asked, say(f"decision.{kind}.gain")]
 
 
 def stop(verdict: Verdict, limits: Limits, say: Words) -> tuple[str, ...]:
     """What ends it."""
-    lines = [say("decision.stop.accuracy", limit=wording.short(limits.accuracy)), _costs_line("stop", limits, say)]
+    lines = [say("decision.stop.accuracy", limit=wording.short(limits.accuracy)), *_cost_lines("stop", limits, say)]
     if verdict.evidence.needs_slots:
         lines.append(say("decision.stop.slots"))
     lines.append(say("decision.stop.checks"))

@@ -13,6 +13,7 @@ from termwise.report.decision.evidence import Evidence
 from termwise.report.decision.limits import Limits
 from termwise.report.decision_page import conditions, measures, parts, wording
 from termwise.report.decision_page.cost import monthly
+from termwise.report.decision_page.measures import Fact
 from termwise.report.decision_page.phrases import phrases
 from termwise.report.words import Words
 
@@ -46,7 +47,7 @@ class Manager:
     warnings: tuple[str, ...]
     measures: Table
     parts: Table | None
-    complexity: tuple[measures.Fact, ...]
+    complexity: tuple[Fact, ...]
     cost: tuple[str, ...]
     stamp: str
     go_on: tuple[str, ...]
