@@ -17,7 +17,7 @@ from termwise.report.decision_page.measures import Fact
 from termwise.report.decision_page.phrases import phrases
 from termwise.report.words import Words
 
-MOST_TERMS, MOST_PHRASES = 6, 4
+MOST_TERMS, MOST_PHRASES = 9, 4
 TERMS = (
     "loss",
     "perplexity",
