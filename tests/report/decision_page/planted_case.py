@@ -43,11 +43,12 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "open": {"accuracy": Pair(GOOD["accuracy"].today, GOOD["accuracy"].candidate, Figure(0.04, 0.01, 0.07, 0.95, 12))},
     "reject": {"accuracy": Pair(GOOD["accuracy"].today, GOOD["accuracy"].candidate, Figure(0.2, 0.15, 0.25, 0.95, 12))},
 }
-COMPONENTS = tuple(
+ORDERS = (
     Component(str(n), "order", Figure(0.3 / (n + 1), 0.2 / (n + 1), 0.4 / (n + 1), unit="nats/token"), exactly(0.1 * n, "1"),
               "keep" if n < 3 else "cut", "runs/inspect")
     for n in range(6)
-) + (Component("1.0", "head", MISSING, MISSING, "not_measured", "runs/inspect"),)  # fmt: skip
+)  # fmt: skip
+COMPONENTS = (*ORDERS, Component("1.0", "head", MISSING, MISSING, "not_measured", "runs/inspect"))
 
 
 def evidence(**changes: Any) -> Evidence:

@@ -169,7 +169,7 @@ def test_the_conditions_are_the_limits():
 
 def test_few_parts_are_shown_the_heaviest_first_and_cut_ones_too():
     rows = [[cell.text for cell in row] for row in page().parts.rows]
-    assert [row[0] for row in rows] == ["order 0", "order 1", "order 2", "order 5", "order 4"]
+    assert [row[0] for row in rows] == ["orders 0", "orders 1", "orders 2", "orders 5", "orders 4"]
     assert rows[0][1:] == ["+0.300", "0\N{NO-BREAK SPACE}%", "keep"] and rows[3][3] == "cut"
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from termwise.report.decision.case import Case, Verdict
-from termwise.report.decision.limits import Limits
+from termwise.report.decision.limits import Limits, fixed_before
 from termwise.report.decision.rules import Outcome
 from termwise.report.decision_page import wording
 from termwise.report.words import Words
@@ -19,24 +17,8 @@ def limits_state(case: Case) -> str:
         return "default"
     if case.limits.written is None:
         return "undated"
-    first = first_result(case)
-    return "late" if first is not None and _aware(case.limits.written) > first else "before"
-
-
-def first_result(case: Case) -> datetime | None:
-    """When the first record was made; None where no record says."""
-    found = []
-    for record in (record for one in case.readings for record in one.records):
-        try:
-            found.append(_aware(datetime.fromisoformat(str(record.started))))
-        except ValueError:
-            continue
-    return min(found, default=None)
-
-
-def _aware(moment: datetime) -> datetime:
-    """With its zone; one without is taken as UTC."""
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    created = (str(one.run.get("created") or "") for one in case.readings)
+    return "late" if fixed_before(case.limits, created) is False else "before"
 
 
 def stamp(case: Case, say: Words) -> str:

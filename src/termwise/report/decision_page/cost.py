@@ -26,11 +26,16 @@ class Cost:
 
 
 def monthly(evidence: Evidence, limits: Limits) -> Cost | None:
-    """The cost of the load in `limits`; None without a price or a load, or where no time was measured."""
-    if limits.price_per_hour is None or limits.requests_per_day is None:
+    """The cost of the load in `limits`; None without a price or a load, or where no time of a whole model was measured."""
+    if limits.price_per_hour is None or limits.requests_per_day is None or is_attention_alone(evidence):
         return None
     found = Cost(_month(evidence.latency.today, limits), _month(evidence.latency.candidate, limits))
     return None if found.candidate is None else found
+
+
+def is_attention_alone(evidence: Evidence) -> bool:
+    """Whether the time is of attention alone: what a whole model takes for a token was not measured."""
+    return evidence.latency.change.why == "decision.why.attention_alone"
 
 
 def _month(latency: Figure, limits: Limits) -> float | None:

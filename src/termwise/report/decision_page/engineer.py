@@ -164,7 +164,7 @@ def _parts(case: Case, say: Words) -> Section:
     """Keep and cut in full, a table a kind."""
     kinds = list(dict.fromkeys(one.kind for one in case.components))
     blocks: list[Block] = [
-        parts_table([one for one in case.components if one.kind == kind], say(f"decision.caption.parts.{kind}"), say)
+        parts_table([one for one in case.components if one.kind == kind], say.known(f"decision.caption.parts.{kind}", kind), say)
         for kind in kinds
     ]
     return Section("parts", say("decision.section.parts"), tuple(blocks or [Lines((say("decision.parts.none"),))]))
@@ -214,6 +214,7 @@ def _left_out(case: Case, say: Words) -> Section:
             numbers = say.listing([str(n) for n in group.lines])
             text = say.plural(f"left_out.{group.why}", len(group.lines), lines=numbers)
             lines.append(say("decision.left_out", run=reading.folder.path.name, text=text))
+    lines += [say("decision.unused", path=path) for path in case.unused]
     if not lines:
         lines = [say("decision.left_out.none")]
     return Section("left-out", say("decision.section.left_out"), (Lines(tuple(lines), is_list=len(lines) > 1),))

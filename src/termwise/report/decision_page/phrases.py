@@ -17,7 +17,7 @@ Phrase = Callable[[Verdict, Limits, Words], str]
 
 def phrases(verdict: Verdict, limits: Limits, cost: Cost | None, say: Words) -> list[str]:
     """Every phrase that is true, the most useful first."""
-    made = [make(verdict, limits, say) for make in (_gain, _price, _unknown, _slots, _back)]
+    made = [make(verdict, limits, say) for make in (_gain, _price, _unknown, _slots, _crossing, _back)]
     return [line for line in (*made, _money(cost, limits, say)) if line]
 
 
@@ -62,6 +62,12 @@ def _slots(verdict: Verdict, limits: Limits, say: Words) -> str:
     if outcome not in (Outcome.BETTER, Outcome.BROKEN):
         return ""
     return say(f"decision.phrase.slots.{outcome.value}", change=say.number(abs(figure.value or 0.0)))
+
+
+def _crossing(verdict: Verdict, limits: Limits, say: Words) -> str:
+    """From which context on it is faster, where that was found."""
+    crossing = verdict.evidence.crossing.value
+    return "" if crossing is None else say("decision.phrase.crossing", context=say.length(round(crossing)))
 
 
 def _back(verdict: Verdict, limits: Limits, say: Words) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from termwise.report.blocks import Cell, Tone
 from termwise.report.decision.case import Component, Verdict
@@ -35,11 +36,20 @@ def missing(figure: Figure, say: Words) -> Cell:
 
 def why(figure: Figure, say: Words) -> str:
     """What a figure says of itself: a message with its fields, or a sentence of the records; empty where nothing."""
-    fields = {
-        name: say.integer(value) if isinstance(value, int) else say.row(value) if isinstance(value, tuple) else value
-        for name, value in figure.fields
-    }
-    return say(figure.why, **fields) if say.known(figure.why, "") else figure.why
+    if not say.known(figure.why, ""):
+        return figure.why
+    is_empty = any(value in ((), None) for _, value in figure.fields)
+    key = f"{figure.why}.none" if is_empty and say.known(f"{figure.why}.none", "") else figure.why
+    return say(key, **{name: _field(value, say) for name, value in figure.fields})
+
+
+def _field(value: Any, say: Words) -> str:
+    """A field of a message: numbers and lists in the form of the language."""
+    if isinstance(value, tuple):
+        return say.row(_field(one, say) for one in value)
+    if isinstance(value, int):
+        return say.integer(value)
+    return say("not_measured") if value is None else str(value)
 
 
 def level(figure: Figure, say: Words) -> str:
@@ -69,13 +79,14 @@ def change_cell(figure: Figure, measure: str, say: Words) -> Cell:
     """The same in a table, with its interval below; a count needs none."""
     if figure.value is None:
         return missing(figure, say)
-    return Cell(change(figure, measure, say), interval(figure, measure, say), value=figure.value)
+    notes = (interval(figure, measure, say), why(figure, say))
+    return Cell(change(figure, measure, say), say.groups(dict.fromkeys(filter(None, notes))), value=figure.value)
 
 
 def interval(figure: Figure, measure: str, say: Words) -> str:
     """The interval of a change, or that there is none; empty for a count."""
     if figure.low is None or figure.high is None:
-        return say("no_interval")
+        return "" if figure.why else say("no_interval")
     if figure.low == figure.high:
         return say("decision.counted") if measure != "accuracy" else ""
     if measure == "accuracy":
@@ -141,4 +152,6 @@ def saved(figure: Figure, say: Words) -> Cell:
         return missing(figure, say)
     if figure.unit == "B":
         return Cell(say.size(figure.value), value=figure.value)
+    if figure.value < 0:
+        return Cell(say("decision.takes_more", share=say.share(-figure.value)), value=figure.value)
     return Cell(say.share(figure.value), value=figure.value)
