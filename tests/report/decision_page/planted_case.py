@@ -22,7 +22,9 @@ NAMES = ("softmax", "taylor:0..2", "linear_elu")
 rise = Figure(0.021, 0.011, 0.034, 0.95, 12, "nats/token", "runs/plan")
 memory = Pair(exactly(4 * 2**20, "B"), exactly(2**20, "B"), exactly(0.25, "1"))
 latency = Pair(
-    Figure(0.0123, 0.0121, 0.0126, unit="s/token"), Figure(0.0082, 0.008, 0.0085, unit="s/token"), Figure(0.667, 0.64, 0.7)
+    Figure(0.0123, 0.0121, 0.0126, unit="s/token"),
+    Figure(0.0082, 0.008, 0.0085, unit="s/token"),
+    Figure(0.667, 0.64, 0.7),
 )
 whole = Complexity(("torch", "numba"), 3, ("transformers",), ("Linux, AMD EPYC",), 1.5, 4.0)
 
@@ -56,7 +58,9 @@ def evidence(**changes: Any) -> Evidence:
     return Evidence(**GOOD | changes)
 
 
-def case(*found: Evidence, readings: tuple[Reading, ...] = (), refused: tuple[Refused, ...] = (), **limits: Any) -> Case:
+def case(
+    *found: Evidence, readings: tuple[Reading, ...] = (), refused: tuple[Refused, ...] = (), **limits: Any
+) -> Case:
     """A case whose verdicts follow from the evidence; a limit of None is not set."""
     given = {name: value for name, value in (LIMITS | limits).items() if value is not None}
     bounds = Limits(**given)
@@ -83,7 +87,13 @@ def inspection(out: Path) -> Path:
             _record("score", "score_mean", -2.5 + layer + 0.25 * head, "1", place),
             _record("score", "score_spread", 1.25 + head, "1", place),
             _record("score", "first_token_weight", 0.3, "share", place),
-            _record("score", "distance_weight", 0.2 + 0.1 * head, "share", place | {"distance_low": 64, "distance_high": 128}),
+            _record(
+                "score",
+                "distance_weight",
+                0.2 + 0.1 * head,
+                "share",
+                place | {"distance_low": 64, "distance_high": 128},
+            ),
             _record("importance", "fisher", 0.01 * (1 + layer), "nats/token", place),
         ]
         if (layer, head) == (1, 1):
@@ -93,7 +103,9 @@ def inspection(out: Path) -> Path:
             value = 0.5 - 0.2 * layer - 0.1 * head
             records.append(_record("importance", "rise", value, "nats/token", place, low=value - 0.1, high=value + 0.1))
         for order in (0, 1, 2):
-            records.append(_record("term", "magnitude", 1 / (order + 1), "1", place | {"order": order, "center": "mean"}))
+            records.append(
+                _record("term", "magnitude", 1 / (order + 1), "1", place | {"order": order, "center": "mean"})
+            )
     folder.append(*records)
     return out
 

@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from planted_case import case, evidence, runs
+from planted_case import ANSWERS, case, evidence, runs
 
 from termwise.report.decision.case import Refused
+from termwise.report.decision.evidence import Checks, Complexity
+from termwise.report.decision.figures import MISSING, Figure, Pair, missing
 from termwise.report.decision_page.engineer import engineer
 from termwise.report.decision_page.manager import Manager, manager
 from termwise.report.decision_page.writing import as_html
@@ -60,19 +62,42 @@ def shown(weighed, lang: str) -> tuple[Manager, str]:
     return first, as_html(first, engineer(weighed, say), say)
 
 
+# Not folded by Unicode; fonts draw them like these letters.
+RADICALS = str.maketrans({"⻑": "長", "⺟": "母", "⻘": "青", "⻄": "西", "⻩": "黄", "⻋": "車", "⻆": "角"})
+LONG = "taylor:0..8@mean|l2+w512s16h64 (25.5 % of the cache, tuned)"
+UNKNOWN = {
+    "candidate": LONG, "today": LONG, "accuracy": Pair(), "memory": Pair(change=missing("decision.why.no_memory")),
+    "latency": Pair(change=missing("decision.why.lengths", context=4096, lengths=(512, 1024, 2048))), "slots": MISSING,
+    "checks": Checks(), "complexity": Complexity(), "machine": "",
+}  # fmt: skip
+LATE = {"written": "2099-01-01T00:00:00+00:00", "engines": ["transformers", "vllm", "sglang"]}
+REFUSED = (Refused("folder/of/photos", "no run.json"), Refused("somewhere/else/altogether", "no run.json"))
+# The fullest pages: every warning and phrase; nothing known and long names; rejected; all conditions open.
+FULL = {
+    "whole": {"is_demonstration": True},
+    "unknown": UNKNOWN,
+    "rejected": ANSWERS["reject"] | {"candidate": LONG},
+    "conditions": {
+        "checks": Checks(),
+        "machine": "another",
+        "candidate": LONG,
+        "today": LONG,
+        "crossing": Figure(1234.0),
+    },
+}
+
+
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory) -> dict[str, tuple[Manager, Path]]:
-    """The fullest page there can be: every warning, every phrase, costs, parts, complexity."""
+def pages(tmp_path_factory) -> dict[tuple[str, str], tuple[Manager, Path]]:
+    """The fullest pages there can be, by case and language."""
     folder = tmp_path_factory.mktemp("report")
-    weighed = case(
-        evidence(is_demonstration=True), evidence(candidate="another"), readings=runs(folder / "runs"),
-        refused=(Refused("folder/of/photos", "no run.json"),), written="2099-01-01T00:00:00+00:00",
-    )  # fmt: skip
-    made = {}
-    for lang in LANGUAGES:
-        first, text = shown(weighed, lang)
-        (folder / f"{lang}.html").write_text(text, encoding="utf-8")
-        made[lang] = first, folder / f"{lang}.html"
+    readings, made = runs(folder / "runs"), {}
+    for name, changes in FULL.items():
+        weighed = case(evidence(**changes), evidence(candidate="another"), readings=readings, refused=REFUSED, **LATE)
+        for lang in LANGUAGES:
+            first, text = shown(weighed, lang)
+            (folder / f"{name}.{lang}.html").write_text(text, encoding="utf-8")
+            made[name, lang] = first, folder / f"{name}.{lang}.html"
     return made
 
 
@@ -80,7 +105,7 @@ def pages(tmp_path_factory) -> dict[str, tuple[Manager, Path]]:
 def opened(request, browser, pages):
     """The browser with a page, and what the page was made of."""
     browser.get_log("browser"), browser.get_log("performance")
-    first, path = pages[request.param]
+    first, path = pages["whole", request.param]
     browser.get(path.as_uri())
     return browser, first
 
@@ -91,18 +116,28 @@ def requests_of(browser) -> list[str]:
     return [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
 
 
+def brought_into_view(browser, mark) -> Any:
+    """The mark in the middle of the window, after the page has drawn and said that it scrolled."""
+    browser.execute_async_script(
+        "arguments[0].scrollIntoView({block: 'center', behavior: 'instant'});"
+        "requestAnimationFrame(() => requestAnimationFrame(() => arguments[1]()))", mark
+    )  # fmt: skip
+    return mark
+
+
 def css(browser, selector: str) -> list[Any]:
     return browser.find_elements("css selector", selector)
 
 
 def squeezed(text: str) -> str:
-    """Without spaces and presentation forms, which line ends and fonts add or drop."""
-    return "".join(unicodedata.normalize("NFKC", text).split()).replace("`", "").replace("\N{MINUS SIGN}", "-")
+    """Without spaces, presentation forms and the radicals that a PDF reads in place of letters."""
+    plain = unicodedata.normalize("NFKC", text).translate(RADICALS)
+    return "".join(plain.split()).replace("`", "").replace("\N{MINUS SIGN}", "-")
 
 
 def sentences(first: Manager) -> list[str]:
     """What must be readable of the first page."""
-    cells = [cell for table in (first.measures, first.parts) for row in table.rows for cell in row]
+    cells = [cell for table in (first.measures, first.parts) if table for row in table.rows for cell in row]
     facts = [text for fact in first.complexity for text in (fact.name, fact.text)]
     lists = (first.warnings, first.cost, first.go_on, first.stop, first.untested, first.phrases)
     told = [first.kicker, first.title, first.verdict, first.reason, first.next_stage, first.stamp]
@@ -127,7 +162,7 @@ def test_a_page_that_asks_for_more_would_be_seen(browser, tmp_path):
 
 
 def test_another_script_may_not_run(browser, pages, tmp_path):
-    text = pages["en"][1].read_text(encoding="utf-8")
+    text = pages["whole", "en"][1].read_text(encoding="utf-8")
     (tmp_path / "changed.html").write_text(text.replace("<main>", "<main><script>document.title = 'taken'</script>"))
     browser.get((tmp_path / "changed.html").as_uri())
     assert browser.title != "taken"
@@ -148,12 +183,11 @@ def test_a_mark_says_what_it_is(opened):
     from selenium.webdriver import ActionChains
 
     browser, _ = opened
-    mark = css(browser, '#figure-run3-plan-heads [data-place="1,0"]')[0]
-    browser.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", mark)
+    mark = brought_into_view(browser, css(browser, '#figure-run3-plan-heads [data-place="1,0"]')[0])
     ActionChains(browser).move_to_element(mark).perform()
     (tip,) = css(browser, "#tip")
     assert tip.is_displayed() and "mean+w64s4" in tip.text
-    assert tip.text == mark.get_attribute("data-tip")
+    assert tip.get_attribute("textContent") == mark.get_attribute("data-tip")
 
 
 def test_a_head_is_chosen_and_marked_on_every_map(opened):
@@ -173,9 +207,7 @@ def test_a_head_is_chosen_and_marked_on_every_map(opened):
 
 def test_a_head_is_chosen_on_the_map(opened):
     browser, _ = opened
-    mark = css(browser, '#figure-run2-inspect-importance [data-place="0,1"]')[0]
-    browser.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", mark)
-    mark.click()
+    brought_into_view(browser, css(browser, '#figure-run2-inspect-importance [data-place="0,1"]')[0]).click()
     assert css(browser, ".chooser .layer")[0].get_attribute("value") == "0"
     assert css(browser, ".chooser .head")[0].get_attribute("value") == "1"
     assert "slots+w64s4" in css(browser, ".chooser .card")[0].text
@@ -210,7 +242,7 @@ def test_a_table_is_sorted_by_number_with_missing_figures_last(opened):
 
 @pytest.mark.parametrize("lang", LANGUAGES)
 def test_everything_is_read_with_scripts_off(browser, pages, lang):
-    first, path = pages[lang]
+    first, path = pages["whole", lang]
     browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:
         browser.get(path.as_uri())
@@ -234,10 +266,11 @@ def _texts(node: dict[str, Any]) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)
-def test_the_first_sheet_of_paper_is_the_managers_page(browser, pages, lang):
+@pytest.mark.parametrize("name", FULL)
+def test_the_first_sheet_of_paper_is_the_managers_page(browser, pages, name, lang):
     from pypdf import PdfReader
 
-    first, path = pages[lang]
+    first, path = pages[name, lang]
     browser.get(path.as_uri())
     printed = browser.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True, "printBackground": True})
     sheets = PdfReader(io.BytesIO(base64.b64decode(printed["data"]))).pages

@@ -71,7 +71,11 @@ def test_markdown_says_all_that_the_page_says(tmp_path, lang):
     weighed = case(*BOTH, readings=runs(tmp_path), refused=(Refused("photos", "no run.json"),))
     first = manager(weighed, say)
     text = as_markdown(first, engineer(weighed, say), say).replace("\\|", "|")
-    shown = [one for one in texts(first) if one not in (first.answer, "table", "number", "missing", "lower", "higher", "flag")]
+    shown = [
+        one
+        for one in texts(first)
+        if one not in (first.answer, "table", "number", "missing", "lower", "higher", "flag")
+    ]
     assert [one for one in shown if " ".join(one.split()) not in " ".join(text.split())] == []
     assert "photos" in text and "half as many" in text
     pipes = [len(re.findall(r"(?<!\\)\|", line)) for line in text.splitlines() if line.startswith("|")]

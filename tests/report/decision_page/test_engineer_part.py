@@ -65,7 +65,9 @@ def test_nothing_is_fetched_and_only_the_known_script_may_run(readings, lang):
     (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
     assert f"script-src 'sha256-{known}'" in policy and policy.startswith("default-src 'none'")
     assert "unsafe-eval" not in policy and not re.search(r"\beval\b|new Function|innerHTML", script)
-    assert not re.search(r"https?:|//[a-z]|<link|<iframe|<img|@import|\bsrc=|\son[a-z]+=|url\((?!#)", text.replace(script, ""))
+    assert not re.search(
+        r"https?:|//[a-z]|<link|<iframe|<img|@import|\bsrc=|\son[a-z]+=|url\((?!#)", text.replace(script, "")
+    )
     assert not re.search(r"https?:|fetch\(|XMLHttp|import\(|WebSocket|sendBeacon", script)
 
 
@@ -123,14 +125,22 @@ def test_the_heads_of_one_model_stand_together_with_what_is_missing(readings):
     (chooser,) = choosers(readings, SAY)
     assert (chooser.model, chooser.layers, chooser.heads) == (MODEL, [0, 1], [0, 1])
     heads = [column.label for column in chooser.table.columns]
-    rows = {place: dict(zip(heads, row, strict=True)) for place, row in zip(chooser.places, chooser.table.rows, strict=True)}
+    rows = {
+        place: dict(zip(heads, row, strict=True)) for place, row in zip(chooser.places, chooser.table.rows, strict=True)
+    }
     assert rows[0, 1]["Score, mean"].text == "\N{MINUS SIGN}2.25" and rows[0, 1]["The plan keeps"].text == "slots+w64s4"
     assert rows[1, 0]["Rise if reduced"].note == "[+0.200, +0.400]"
     assert rows[1, 1]["Rise if reduced"].text == "not measured"
     behind = engineer(case(readings=readings), SAY)
     ((_, maps),) = behind.choosers
     assert [one.key for one in maps] == ["run2-inspect-importance", "run3-plan-heads"]
-    keys = [block.key for run in behind.runs for section in run.sections for block in section.blocks if block.kind == "figure"]
+    keys = [
+        block.key
+        for run in behind.runs
+        for section in run.sections
+        for block in section.blocks
+        if block.kind == "figure"
+    ]
     assert not {one.key for one in maps} & set(keys)
 
 
@@ -138,4 +148,4 @@ def test_marks_say_what_they_are_and_which_head(readings):
     text = page(case(readings=readings))
     assert re.search(r'data-place="1,0" data-tip="layer 1, kv head 0: \+0\.3000"', text)
     assert re.search(r'<tr data-place="1,0">', text)
-    assert "aria-label=\"@" not in text
+    assert 'aria-label="@' not in text

@@ -89,7 +89,11 @@ def test_foreign_and_broken_folders_are_named_on_the_page(capsys, study, tmp_pat
 
 
 def test_half_finished_and_damaged_records_make_a_page(capsys, tmp_path):
-    folders = [complete(tmp_path / "study", ["softmax", "elu1"], (0,)).write(), inspection(tmp_path / "i"), plan(tmp_path / "p")]
+    folders = [
+        complete(tmp_path / "study", ["softmax", "elu1"], (0,)).write(),
+        inspection(tmp_path / "i"),
+        plan(tmp_path / "p"),
+    ]
     for folder in folders:
         lines = (folder / "records.jsonl").read_bytes().splitlines(keepends=True)
         (folder / "records.jsonl").write_bytes(b"".join(lines[::3]) + b'{"schema": 1, "kind": 3}\n{"torn')

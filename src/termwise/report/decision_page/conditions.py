@@ -48,7 +48,7 @@ def go_on(verdict: Verdict, limits: Limits, say: Words) -> tuple[str, ...]:
 def _cost_lines(kind: str, limits: Limits, say: Words) -> list[str]:
     """Memory and time: what was asked of them, and that one of them must be better."""
     asked = [
-        say(f"decision.{kind}.{name}", limit=say.share(value))
+        say(f"decision.{kind}.{name}", limit=wording.percent(value, say))
         for name, value in (("memory", limits.memory), ("latency", limits.latency))
         if value is not None
     ]

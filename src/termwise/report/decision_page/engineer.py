@@ -164,7 +164,9 @@ def _parts(case: Case, say: Words) -> Section:
     """Keep and cut in full, a table a kind."""
     kinds = list(dict.fromkeys(one.kind for one in case.components))
     blocks: list[Block] = [
-        parts_table([one for one in case.components if one.kind == kind], say.known(f"decision.caption.parts.{kind}", kind), say)
+        parts_table(
+            [one for one in case.components if one.kind == kind], say.known(f"decision.caption.parts.{kind}", kind), say
+        )
         for kind in kinds
     ]
     return Section("parts", say("decision.section.parts"), tuple(blocks or [Lines((say("decision.parts.none"),))]))
@@ -208,7 +210,7 @@ def _problems(case: Case, say: Words) -> Section:
 
 def _left_out(case: Case, say: Words) -> Section:
     """Folders that could not be read and lines of records that were not used."""
-    lines = [say("decision.refused.one", path=one.path, why=one.why) for one in case.refused]
+    lines = [say("decision.refused.line", path=one.path, why=one.why) for one in case.refused]
     for reading in case.readings:
         for group in reading.left_out:
             numbers = say.listing([str(n) for n in group.lines])

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
+from termwise.report import drawing
 from termwise.report.blocks import Table
 from termwise.report.decision.case import Case, Verdict
 from termwise.report.decision.evidence import Evidence
@@ -18,6 +19,7 @@ from termwise.report.decision_page.phrases import phrases
 from termwise.report.words import Words
 
 MOST_TERMS, MOST_PHRASES = 9, 4
+ROOMY = 3000  # letters that a sheet of A4 holds in the usual type, lists and tables as they are
 TERMS = (
     "loss",
     "perplexity",
@@ -55,6 +57,11 @@ class Manager:
     untested: tuple[str, ...]
     phrases: tuple[str, ...]
     glossary: tuple[tuple[str, str], ...]
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether so much is said that one sheet of paper needs a smaller type."""
+        return sum(drawing.letters(text) for text in texts(self)) > ROOMY
 
 
 def manager(case: Case, say: Words) -> Manager:
@@ -122,12 +129,12 @@ def _told(evidence: Evidence, measure: str, say: Words) -> str:
 def reason(verdict: Verdict, limits: Limits, say: Words) -> str:
     """Why the answer is what it is, with the figure that decides it."""
     evidence, key = verdict.evidence, verdict.decision.reason
-    measure = next((name for name in wording.MEASURES if key.startswith(name) or key == f"accept_{name}"), "")
-    figure = evidence.slots if key.startswith("slots") else wording.pair_of(evidence, measure or "accuracy").change
+    measure = next((name for name in wording.MEASURES if key.removeprefix("accept_").startswith(name)), "accuracy")
+    figure = evidence.slots if key.startswith("slots") else wording.pair_of(evidence, measure).change
     said = {
-        "change": wording.change(figure, "accuracy" if key.startswith("slots") else measure or "accuracy", say),
-        "interval": wording.interval(figure, "accuracy" if key.startswith("slots") else measure or "accuracy", say),
-        "allowed": wording.allowed(limits, measure or "accuracy", say),
+        "change": wording.change(figure, measure, say),
+        "interval": wording.interval(figure, measure, say),
+        "allowed": wording.allowed(limits, measure, say),
         "checks": say.listing([say.known(f"verify.check.{name}", name) for name in evidence.checks.failed], 3),
         **{name: _told(evidence, name, say) for name in wording.MEASURES},
         "engines": say.listing(limits.engines),
@@ -145,7 +152,7 @@ def _warnings(case: Case, say: Words) -> tuple[str, ...]:
         found.append(say(f"decision.limits.{state}"))
     if case.refused:
         names = say.listing([one.path for one in case.refused], 3)
-        found.append(say("decision.refused", n=len(case.refused), names=names))
+        found.append(say.plural("decision.refused", len(case.refused), names=names))
     return tuple(found)
 
 

@@ -27,8 +27,8 @@ def measures(verdict: Verdict, limits: Limits, say: Words) -> Table:
 def _measure(verdict: Verdict, name: str, limits: Limits, say: Words) -> tuple[Cell, ...]:
     evidence = verdict.evidence
     pair = wording.pair_of(evidence, name)
-    context = say.integer(evidence.context) if evidence.context is not None else say("not_measured")
-    about = say(f"decision.about.{name}", context=context)
+    context = "" if evidence.context is None else say("value.context", n=say.integer(evidence.context))
+    about = say.row(filter(None, (say(f"decision.about.{name}"), context if name != "accuracy" else "")))
     difference = wording.change_cell(pair.change, name, say)
     if name == "accuracy" and (note := wording.perplexity(pair.change, say)):
         difference = Cell(difference.text, say.groups(filter(None, (difference.note, note))), value=difference.value)
@@ -45,7 +45,7 @@ def _measure(verdict: Verdict, name: str, limits: Limits, say: Words) -> tuple[C
 def _complexity_row(found: Complexity, limits: Limits, say: Words) -> tuple[Cell, ...]:
     counts = [n for n in (_count(found.new_dependencies), found.own_kernels) if n is not None]
     added = (
-        Cell(say("decision.parts_added", n=sum(counts)))
+        Cell(say.plural("decision.parts_added", sum(counts)))
         if counts
         else Cell(say("decision.not_counted"), tone="missing")
     )
@@ -96,13 +96,18 @@ def complexity(found: Complexity, say: Words) -> tuple[Fact, ...]:
         "kernels": None if found.own_kernels is None else say.integer(found.own_kernels),
         "engines": say.listing(found.engines, 3) or None,
         "platforms": say.listing(found.platforms, 3) or None,
-        "tuning": None if found.tuning_hours is None else say("decision.hours", n=say.digits(found.tuning_hours)),
-        "back": None if found.minutes_back is None else say("decision.minutes", n=say.digits(found.minutes_back)),
+        "tuning": None if found.tuning_hours is None else say("decision.hours", n=_plain(found.tuning_hours, say)),
+        "back": None if found.minutes_back is None else say("decision.minutes", n=_plain(found.minutes_back, say)),
     }
     return tuple(
         Fact(say(f"decision.fact.{key}"), say("decision.not_counted") if value is None else value, value is not None)
         for key, value in values.items()
     )
+
+
+def _plain(number: float, say: Words) -> str:
+    """Hours and minutes with one decimal where they have any."""
+    return say.number(number, 0 if number == round(number) else 1)
 
 
 def cost_lines(cost: Cost | None, verdict: Verdict, limits: Limits, say: Words) -> tuple[str, ...]:

@@ -73,7 +73,11 @@ def _crossing(verdict: Verdict, limits: Limits, say: Words) -> str:
 def _back(verdict: Verdict, limits: Limits, say: Words) -> str:
     """How long going back takes."""
     minutes = verdict.evidence.complexity.minutes_back
-    return "" if minutes is None else say("decision.phrase.back", n=wording.short(round(minutes, 1)))
+    return (
+        ""
+        if minutes is None
+        else say("decision.phrase.back", n=say.number(minutes, 0 if minutes == round(minutes) else 1))
+    )
 
 
 def _money(cost: Cost | None, limits: Limits, say: Words) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 from termwise.report.blocks import Cell, Tone
@@ -14,6 +15,7 @@ from termwise.report.decision.rules import Outcome
 from termwise.report.words import Words
 
 MEASURES = ("accuracy", "memory", "latency")
+_RUNG = re.compile(r"([\d.]+)@mean(?:\+(.+))?")
 TIMES = 2.0
 """From this ratio on a change is told as "3.1 times", below it as a percentage."""
 
@@ -112,7 +114,7 @@ def allowed(limits: Limits, measure: str, say: Words) -> str:
     if measure == "accuracy":
         return say("decision.allowed.accuracy", limit=short(limits.accuracy))
     limit = limits.memory if measure == "memory" else limits.latency
-    return say("decision.allowed.none") if limit is None else say("decision.allowed.share", limit=say.share(limit))
+    return say("decision.allowed.none") if limit is None else say("decision.allowed.share", limit=percent(limit, say))
 
 
 def judgement(verdict: Verdict, measure: str, limits: Limits, say: Words) -> Cell:
@@ -133,6 +135,16 @@ def short(number: float) -> str:
     return f"{number:g}"
 
 
+def percent(share: float, say: Words) -> str:
+    """A limit as a percentage, with no more digits than it was typed with.
+
+    >>> from termwise.report.words import words
+    >>> percent(0.5, words("en")).replace("\N{NO-BREAK SPACE}", " ")
+    '50 %'
+    """
+    return say("share", n=short(round(100 * share, 6)))
+
+
 def perplexity(rise: Figure, say: Words) -> str:
     """What a rise in loss does to the perplexity; empty where it was not measured or leaves the range of sense."""
     if rise.value is None or abs(rise.value) > 3:
@@ -141,7 +153,17 @@ def perplexity(rise: Figure, say: Words) -> str:
 
 
 def component_name(component: Component, say: Words) -> str:
-    """A part by its kind and name."""
+    """A part by its kind and name; of an inspection's ladder in words.
+
+    >>> from termwise.report.decision.figures import MISSING
+    >>> from termwise.report.words import words
+    >>> component_name(Component("1..2@mean+w64s4", "order", MISSING, MISSING, "keep", ""), words("en"))
+    'orders 1..2 around the mean, beside w64s4'
+    """
+    found = _RUNG.fullmatch(component.name) if component.kind == "order" else None
+    if found:
+        orders, slots = found.groups()
+        return say(f"decision.component.order.{'slots' if slots else 'mean'}", orders=orders, slots=slots)
     key = f"decision.component.{component.kind}"
     return say(key, name=component.name) if say.known(key, "") else component.name
 
