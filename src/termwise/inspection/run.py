@@ -59,9 +59,10 @@ class Inspection:
         return self.config.budget - (time.monotonic() - self.started)
 
 
-def describe(config: InspectConfig) -> dict[str, Any]:
-    """What would be done. Opens the model and the text, so that what is wrong with them is told here too."""
+def describe(config: InspectConfig, out: Path) -> dict[str, Any]:
+    """What would be done in `out`. Opens the model and the text, so that what is wrong with them is told here too."""
     pretrained, passages, spec, local = opened(config)
+    RunFolder.check(out, "inspect", resolved(config, pretrained, passages, spec), EXTENDABLE)
     from termwise.inspection.planning import ladder
 
     first, later = ladder(local)
