@@ -156,9 +156,9 @@ def test_training_runs_both_forms(tmp_path, monkeypatch):
     assert {r.form for r in of(folder, "training_memory") if r.status == "ok"} == {"sdpa", "chunked", "parallel"}
 
 
-def test_what_a_benchmark_is_asked():
+def test_what_a_benchmark_is_asked(tmp_path):
     assert parse_lengths("64k,512, 1K,512") == (512, 1024, 65536)
-    told = describe(config(measures=()))
+    told = describe(config(measures=()), tmp_path / "out")
     assert told["measures"] == ["prefill", "decode", "memory"]
     assert (told["rows"], told["seconds"] > 0) == (2 * 3 * 2, True)
     plain = BenchConfig(variants=(NAME, NAME), heads=6, key_width=32)

@@ -258,7 +258,7 @@ def test_an_inspection_of_other_heads_is_refused(places, tmp_path):
 def test_another_command_s_folder_is_no_source(places, tmp_path):
     RunFolder.create(tmp_path / "study", "study", {}, {})
     with pytest.raises(ValueError, match="was made by 'termwise study'; give an inspection or a model"):
-        describe(config(tmp_path / "study", places[1]))
+        describe(config(tmp_path / "study", places[1]), tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -284,16 +284,16 @@ def test_settings_that_cannot_be_are_refused_before_any_work(fields, message):
         ({"texts": 200}, "passages overlap|hold"),
     ],
 )
-def test_what_cannot_be_planned_is_refused(places, fields, message):
+def test_what_cannot_be_planned_is_refused(places, fields, message, tmp_path):
     with pytest.raises(ValueError, match=message):
-        describe(config(*places, **fields))
+        describe(config(*places, **fields), tmp_path / "out")
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bert"])
 def test_a_family_that_cannot_be_converted_is_refused(places, family, tmp_path):
     model = tiny_folder(tmp_path / family, family)
     with pytest.raises(ValueError, match="a plan is for causal models"):
-        describe(config(model, places[1]))
+        describe(config(model, places[1]), tmp_path / "out")
 
 
 def test_overlapping_passages_are_refused():

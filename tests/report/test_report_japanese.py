@@ -61,12 +61,13 @@ def test_a_page_of_kept_records_is_japanese(kept):
 
 def test_a_page_of_a_planted_study_is_japanese(tmp_path):
     planted = complete(tmp_path / "run", seeds=(0, 1), data={"name": "King James Bible and Shakespeare"})
-    planted.record("train", "train_loss", "nats/token", None, {"variant": "softmax", "seed": 9}, status="failed")
+    lost = {"variant": "softmax", "seed": 9}
+    planted.record("train", "train_loss", "nats/token", None, lost, status="failed", reason="NaN")
     markup = page.write(planted.write(), lang="ja").read_text(encoding="utf-8")
     assert english_in(texts(markup)) == []
     for said in ("softmaxより検証損失が低い方式は見つかりませんでした。", "差は認められず", "失敗"):
         assert said in markup
-    assert "（シード：9）：学習、失敗：まだ記録がありません。" in shown(tmp_path / "run")
+    assert "softmax（シード：9）：学習、失敗：NaN" in shown(tmp_path / "run")
 
 
 def test_the_same_figures_stand_on_both_pages(kept):

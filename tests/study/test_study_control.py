@@ -102,11 +102,11 @@ def test_taken_up_again_it_does_nothing_with_the_option_or_without(finished, tex
         assert (out / "records.jsonl").read_bytes() == before
 
 
-def test_a_dry_run_counts_it(text, monkeypatch):
+def test_a_dry_run_counts_it(text, tmp_path, monkeypatch):
     monkeypatch.setattr(planning, "run_tasks", run_inline)
     console = Console(file=open("/dev/null", "w"))  # noqa: SIM115
     costs = [
-        experiment.dry_run_study(config, num_workers=1, console=console, started=time.monotonic())
+        experiment.dry_run_study(config, tmp_path / "out", num_workers=1, console=console, started=time.monotonic())
         for config in (small(text, variants=("softmax",), control=control) for control in (False, True))
     ]
     assert [cost["runs"] for cost in costs] == [1, 2]

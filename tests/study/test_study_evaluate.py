@@ -147,8 +147,8 @@ def test_the_true_number_of_scored_tokens_is_said(model, tmp_path):
     assert f"on {scored:,} tokens" in said
 
 
-def test_describe_costs_nothing(model):
-    told = describe(EvaluateConfig(models=(str(model), "elu1")))
+def test_describe_costs_nothing(model, tmp_path):
+    told = describe(EvaluateConfig(models=(str(model), "elu1")), tmp_path / "out")
     assert told["models"]["elu1"].startswith("built untrained")
 
 

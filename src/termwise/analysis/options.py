@@ -62,17 +62,18 @@ def num_slots(spec: AttentionSpec) -> int:
 def served_bytes(spec: AttentionSpec, context: int, key_width: int, value_width: int, cache_dtype: CacheDtype) -> int:
     """Bytes of one kv head of one sequence at `context`, at their maximum.
 
-    Exact: keys and values of all tokens, 2 or 4 bytes a number. Otherwise those of all slots, with 4 for the received weight
-    where there are heavy ones, and the sums: 4 m (F e + F' + 1), F monomials of the orders times e values, F' of them alone and
-    the count of each of m groups; one group keeps its reference key, several have theirs in the model.
+    Exact, or any other kernel without finite features: keys and values of all tokens, 2 or 4 bytes a number. Otherwise those of
+    all slots, with 4 for the received weight where there are heavy ones, and the sums: 4 m (F e + F' + 1), F monomials of the
+    orders times e values, F' of them alone and the count of each of m groups; one group keeps its reference key, several have
+    theirs in the model.
 
     >>> served_bytes(AttentionSpec(), 4096, 64, 64, "bfloat16")
     1048576
     """
     pair = (key_width + value_width) * SLOT_BYTES[cache_dtype]
-    if spec.local is None:
+    if not spec.is_constant_size:
         return context * pair
-    slots = min(num_slots(spec), context) * (pair + (4 if spec.local.heavy else 0))
+    slots = 0 if spec.local is None else min(num_slots(spec), context) * (pair + (4 if spec.local.heavy else 0))
     return slots + (_sums(spec, key_width, value_width) if spec.has_tail else 0)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from termwise.data.blocks import Counts, Reading
 from termwise.data.reader import read_pieces
-from termwise.data.sources import Root, Skipped, find_roots
+from termwise.data.sources import Root, Skipped, find_roots, refuse_column
 
 MOST_CHARACTERS = 16  # a token, on average, has no more; a passage is cut from so many times its length
 
@@ -44,11 +44,12 @@ def take_passages(
     ValueError where fewer than N passages of that length are there.
     """
     roots = find_roots(list(paths) or None)
+    sources = [source for root in roots for source in root.sources(Skipped())]
+    refuse_column(column, {source.format for source in sources})
     reading = Reading(column=column, errors=errors, document="file")
     counts = Counts()
     sizes = [size for _, size in _documents(roots, reading, counts, keep=False)]
     starts = _starts(sizes, texts, length, seed)
-    names = [source.path for root in roots for source in root.sources(Skipped())]
     rows, places, spans = [], [], []
     for number, (text, _) in enumerate(_documents(roots, reading, Counts(), keep={n for n, _ in starts})):
         for _, start in (one for one in starts if one[0] == number):
@@ -58,7 +59,7 @@ def take_passages(
             places.append(f"document {number + 1} of {len(sizes)}, character {start:,}")
     ids = torch.stack(rows)
     digest = hashlib.sha256(ids.numpy().astype("<i4").tobytes()).hexdigest()[:16]
-    return Passages(ids, tuple(places), tuple(spans), tuple(_notes(roots, names, counts, sizes)), digest)
+    return Passages(ids, tuple(places), tuple(spans), tuple(_notes(roots, len(sources), counts, sizes)), digest)
 
 
 def _documents(
@@ -117,9 +118,9 @@ def _tokens(text: str, start: int, tokenizer: Any, length: int) -> tuple[Tensor,
     )
 
 
-def _notes(roots: Sequence[Root], names: Sequence[str], counts: Counts, sizes: Sequence[int]) -> Iterator[str]:
+def _notes(roots: Sequence[Root], num_sources: int, counts: Counts, sizes: Sequence[int]) -> Iterator[str]:
     if roots[0].kind == "library":
-        yield f"no text given: the source of this Python's standard library, {len(names)} files ({roots[0].path!r})"
+        yield f"no text given: the source of this Python's standard library, {num_sources} files ({roots[0].path!r})"
     else:
         yield f"text: {len(sizes):,} documents, {sum(sizes):,} characters in {', '.join(repr(root.path) for root in roots[:4])}"
     if counts.replaced:

@@ -67,15 +67,20 @@ def default_folder(threads: int) -> Path:
     return Path("termwise-runs") / f"bench-calibration-{threads}"
 
 
-def describe_calibration() -> dict[str, Any]:
-    """What a calibration would do."""
+def describe_calibration(out: Path, threads: int) -> dict[str, Any]:
+    """What a calibration would do in `out`."""
     from termwise.attention.machine import machine_file
 
+    RunFolder.check(out, "bench", _resolved(threads))
     fitted, held_out = len(fitted_cases()), len(held_out_cases())
     return {
         "shapes_fitted": fitted, "shapes_held_out": held_out, "kept_in": str(machine_file()),
         "seconds": PASSES * (fitted + held_out) * MOST_SECONDS,
     }  # fmt: skip
+
+
+def _resolved(threads: int) -> dict[str, Any]:
+    return {"calibrate": True, "threads": threads}
 
 
 def run_calibration(out: Path, *, threads: int, console: Console) -> Calibration:
@@ -86,11 +91,11 @@ def run_calibration(out: Path, *, threads: int, console: Console) -> Calibration
     def say(text: str) -> None:
         console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    told = describe_calibration()
+    told = describe_calibration(out, threads)
     say(
         f"{told['shapes_fitted']} shapes to fit, {told['shapes_held_out']} to judge, about {told['seconds']:.0f} s at most"
     )
-    folder = RunFolder.create(out, "bench", {"calibrate": True}, {"calibrate": True, "threads": threads})
+    folder = RunFolder.create(out, "bench", {"calibrate": True}, _resolved(threads))
     with num_threads(threads):
         times = measured([*fitted_cases(), *held_out_cases()], console)
     fitted = [(case, times[case]) for case in fitted_cases()]

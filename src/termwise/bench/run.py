@@ -44,10 +44,13 @@ class Group:
     names: tuple[str, ...]
 
 
-def describe(config: BenchConfig) -> dict[str, Any]:
-    """What would be measured and about how long it takes."""
+def describe(config: BenchConfig, out: Path) -> dict[str, Any]:
+    """What would be measured in `out` and about how long it takes."""
     from termwise.bench.estimate import estimated_seconds
+    from termwise.models.devices import usable_device
 
+    usable_device(config.device)
+    RunFolder.check(out, "bench", config.model_dump(mode="json"), EXTENDABLE)
     subjects = find(config)
     groups = list(grouped(config, subjects, set()))
     return {

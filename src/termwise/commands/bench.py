@@ -61,12 +61,13 @@ def bench(
     }  # fmt: skip
     config = BenchConfig(**asked)
     from termwise.bench.run import describe, json_lines, run_bench
-    from termwise.study.opening import reserved
+    from termwise.study.opening import check_reservable, reserved
 
-    if dry_run:
-        show(describe(config), as_json)
-        return
     folder = out or default_folder(config)
+    if dry_run:
+        check_reservable(folder, "bench")
+        show(describe(config, folder), as_json)
+        return
     with reserved(folder, "bench"):
         run_bench(config, folder, arguments=given(context_of_call), console=progress_console())
         finish(folder, as_json, lines=json_lines(folder))
@@ -75,12 +76,13 @@ def bench(
 def _calibrate(out: Path | None, *, as_json: bool, dry_run: bool, threads: int) -> None:
     """`termwise bench --calibrate`: measure, keep, say."""
     from termwise.bench.calibrate import default_folder, describe_calibration, run_calibration
-    from termwise.study.opening import reserved
+    from termwise.study.opening import check_reservable, reserved
 
-    if dry_run:
-        show(describe_calibration(), as_json)
-        return
     folder = out or default_folder(threads)
+    if dry_run:
+        check_reservable(folder, "bench")
+        show(describe_calibration(folder, threads), as_json)
+        return
     with reserved(folder, "bench"):
         told = run_calibration(folder, threads=threads, console=progress_console())
         finish(folder, as_json, lines=told.as_json())

@@ -89,12 +89,13 @@ def convert(
     config = ConvertConfig(**asked)
     from termwise.conversion.run import convert as run_convert
     from termwise.conversion.run import describe
-    from termwise.study.opening import reserved
+    from termwise.study.opening import check_reservable, reserved
 
-    if dry_run:
-        show(describe(config), as_json)
-        return
     folder = out or default_folder(config)
+    if dry_run:
+        check_reservable(folder, "convert")
+        show(describe(config, folder), as_json)
+        return
     with reserved(folder, "convert"):
         run_convert(config, folder, arguments=given(context_of_call), console=progress_console())
         finish(folder, as_json)

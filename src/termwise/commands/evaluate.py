@@ -55,7 +55,7 @@ def evaluate(
     A catalogue name is built untrained for perplexity, and trained on the recall task for recall.
     """
     from termwise.study.evaluate import EvaluateConfig, default_folder, describe, evaluate_models
-    from termwise.study.opening import reserved
+    from termwise.study.opening import check_reservable, reserved
 
     asked: dict[str, Any] = {
         "models": tuple(models), "tasks": tuple(task.strip() for task in tasks.split(",")), "text": tuple(text or ()),
@@ -63,10 +63,11 @@ def evaluate(
         "device": device, "dtype": dtype,
     }  # fmt: skip
     config = EvaluateConfig(**asked)
-    if dry_run:
-        show(describe(config), as_json)
-        return
     folder = out or default_folder(config)
+    if dry_run:
+        check_reservable(folder, "evaluate")
+        show(describe(config, folder), as_json)
+        return
     with reserved(folder, "evaluate"):
         evaluate_models(config, folder, arguments=given(context_of_call), console=progress_console())
         finish(folder, as_json)

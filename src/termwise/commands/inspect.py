@@ -58,12 +58,13 @@ def inspect(
     }  # fmt: skip
     config = InspectConfig(**asked)
     from termwise.inspection.run import describe, run_inspect
-    from termwise.study.opening import reserved
+    from termwise.study.opening import check_reservable, reserved
 
-    if dry_run:
-        show(describe(config), as_json)
-        return
     folder = out or default_folder(config)
+    if dry_run:
+        check_reservable(folder, "inspect")
+        show(describe(config, folder), as_json)
+        return
     with reserved(folder, "inspect"):
         run_inspect(config, folder, arguments=given(context_of_call), console=progress_console())
         finish(folder, as_json)

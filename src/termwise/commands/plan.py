@@ -77,12 +77,13 @@ def plan(
     }  # fmt: skip
     config = PlanConfig(**asked)
     from termwise.planning.run import describe, run_plan
-    from termwise.study.opening import reserved
+    from termwise.study.opening import check_reservable, reserved
 
-    if dry_run:
-        show(describe(config), as_json)
-        return
     folder = out or default_folder(config)
+    if dry_run:
+        check_reservable(folder, "plan")
+        show(describe(config, folder), as_json)
+        return
     with reserved(folder, "plan"):
         run_plan(config, folder, arguments=given(context_of_call), console=progress_console())
         finish(folder, as_json)

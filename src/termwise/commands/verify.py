@@ -55,7 +55,7 @@ def verify(
     from termwise.evaluation import verification
     from termwise.evaluation.verify_config import VerifyConfig, default_folder, resolved
     from termwise.study.budget import format_duration
-    from termwise.study.opening import reserved
+    from termwise.study.opening import check_reservable, reserved
 
     lengths = parse_lengths(soak, option="--soak")
     if len(lengths) != 1:
@@ -64,7 +64,8 @@ def verify(
     settings = resolved(config)
     folder = out or default_folder(settings)
     if dry_run:
-        show(verification.describe(config, folder), as_json)
+        check_reservable(folder, "verify")
+        show(verification.describe(config, folder, settings), as_json)
         return
     console = progress_console()
 

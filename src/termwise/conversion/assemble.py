@@ -13,7 +13,7 @@ from torch import Tensor
 from termwise.attention.refusals import nearest
 from termwise.attention.spec import AttentionSpec
 from termwise.conversion.plan import Plan, num_centers
-from termwise.models.build import folder_config, gguf_config, load
+from termwise.models.build import folder_config, folder_tokenizer, gguf_config, load
 from termwise.models.causal_lm import TermwiseForCausalLM
 from termwise.models.config import TermwiseConfig
 from termwise.models.families import SUPPORTED
@@ -54,6 +54,11 @@ def source_config(name: str) -> tuple[TermwiseConfig, str, Path]:
     if (file := gguf_file(place)) is not None:
         return gguf_config(file), family, place
     return folder_config(place), family, place
+
+
+def has_tokenizer(place: Path) -> bool:
+    """Whether a model can read text; a GGUF file holds its tokenizer. ValueError for one that is damaged."""
+    return gguf_file(place) is not None or folder_tokenizer(place) is not None
 
 
 def _family(place: Path) -> str:

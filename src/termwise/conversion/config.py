@@ -44,6 +44,8 @@ class ConvertConfig(Configuration):
             raise ValueError("--tune and --steps both say how long; give one of them")
         if self.is_tuned and not self.text:
             raise ValueError("tuning needs text: give --text FILE (what is held out of it is never trained on)")
+        if self.column is not None and not self.text:
+            raise ValueError(f"--column {self.column!r} is of a text; give --text FILE as well, or leave it out")
         if not self.is_tuned and (self.lora or self.labels or self.tune_original):
             raise ValueError(
                 "--lora, --labels and --tune-original belong to tuning; give --tune 20m --text FILE as well"

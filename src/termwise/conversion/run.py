@@ -23,14 +23,17 @@ if TYPE_CHECKING:
 DEFAULT_CONTEXT = 512
 
 
-def describe(config: ConvertConfig) -> dict[str, Any]:
-    """What would be done, from the configuration of the model and the plan; no weight is read."""
-    from termwise.conversion.assemble import source_config
+def describe(config: ConvertConfig, out: Path) -> dict[str, Any]:
+    """What would be done in `out`, from the configuration of the model and the plan; no weight is read."""
+    from termwise.conversion.assemble import has_tokenizer, source_config
     from termwise.conversion.sizes import sizes
     from termwise.models.naming import model_hash
 
+    _check_before(config)
     shape, family, place = source_config(config.model)
+    _check_reading(config, shape, place, bool(config.text) and has_tokenizer(place))
     plan = read_plan(config.plan, shape, family, model_hash(place))
+    RunFolder.check(out, "convert", resolved(config, _dicts(plan)))
     size = sizes(shape, plan.layers, plan.context or shape.max_position_embeddings)
     told: dict[str, Any] = {
         "model": str(place), "family": family, "plan": config.plan, "heads": _heads(plan), "context": size.context,
@@ -41,6 +44,29 @@ def describe(config: ConvertConfig) -> dict[str, Any]:
         told["text"] = list(config.text)
         told["original_tuned_too"] = config.tune_original
     return told
+
+
+def _check_before(config: ConvertConfig) -> None:
+    """ValueError for a text or a device that is not there, before the model is opened."""
+    from termwise.data.sources import check_text
+    from termwise.models.devices import usable_device
+
+    if config.text:
+        check_text(config.text, config.column)
+    usable_device(config.device)
+
+
+def _check_reading(config: ConvertConfig, shape: TermwiseConfig, place: Path, has_tokenizer: bool) -> None:
+    """ValueError for a text that the model cannot read, or windows longer than it was made for."""
+    if config.text and not has_tokenizer:
+        raise ValueError(f"{place} holds no tokenizer, so no text can be read; copy a tokenizer.json into it")
+    if config.context and config.context > shape.max_position_embeddings:
+        own = shape.max_position_embeddings
+        raise ValueError(f"--context {config.context} is beyond the model's own {own}; give a smaller one")
+
+
+def _dicts(plan: Plan) -> list[Any]:
+    return [[group.to_dict() for group in layer] for layer in plan.layers]
 
 
 def _heads(plan: Plan) -> dict[str, int]:
@@ -58,21 +84,17 @@ def convert(config: ConvertConfig, out: Path, *, arguments: Mapping[str, Any], c
     written; TrainingInterrupted (a signal, after saving); TrainingDiverged.
     """
     from termwise.conversion.assemble import open_source
-    from termwise.data.sources import find_roots
     from termwise.models.naming import model_hash
 
     def say(text: str) -> None:
         console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    if config.text:
-        find_roots(list(config.text))
+    _check_before(config)
     source = open_source(config.model)
-    if config.text and source.tokenizer is None:
-        raise ValueError(f"{source.place} holds no tokenizer, so no text can be read; copy a tokenizer.json into it")
     shape: Any = source.model.config
+    _check_reading(config, shape, source.place, source.tokenizer is not None)
     plan = read_plan(config.plan, shape, source.family, model_hash(source.place))
-    layers = [[group.to_dict() for group in layer] for layer in plan.layers]
-    folder = RunFolder.create(out, "convert", dict(arguments), resolved(config, layers))
+    folder = RunFolder.create(out, "convert", dict(arguments), resolved(config, _dicts(plan)))
     folder.update(heads=_heads(plan))
     if (out / "model" / "config.json").is_file() and folder.run.get("finished"):
         say("this conversion is finished; nothing is left to do")
@@ -117,10 +139,6 @@ class _Conversion:
         config, shape = self.config, self.shape
         context = config.context or min(shape.max_position_embeddings, DEFAULT_CONTEXT)
         with self.folder.learning_first("tokenizer", "data"):
-            if context > shape.max_position_embeddings:
-                raise ValueError(
-                    f"--context {context} is beyond the model's own {shape.max_position_embeddings}; give a smaller one"
-                )
             write_tokenizer(self.source.tokenizer, self.source.place, self.folder.path / "tokenizer")
             texts = open_texts(
                 config.text, self.folder.path / "tokenizer", self.folder.path / "data", context, config.max_tokens,
@@ -128,6 +146,7 @@ class _Conversion:
             )  # fmt: skip
         for note in texts.notes:
             self.say(note)
+        self.folder.update(text_context=context)
         losses = Losses(self.folder, texts, self.common)
         self._score(losses, ORIGINAL, self.source.model)
         self._score(losses, CONVERTED, model)

@@ -116,6 +116,21 @@ def find_roots(paths: Sequence[str] | None) -> list[Root]:
     return [root for real, root in roots.items() if root.kind == "hub" or not _is_walked(real, root.kind, folders)]
 
 
+def check_text(paths: Sequence[str] | None, column: str | None) -> None:
+    """ValueError for a path that is not there, and for a column where nothing has columns; before anything heavy is loaded."""
+    roots = find_roots(paths)
+    if column is not None:
+        refuse_column(column, {source.format for root in roots for source in root.sources(Skipped())})
+
+
+def refuse_column(column: str | None, formats: Set[str]) -> None:
+    """ValueError for a column where every source is plain text: it would be ignored in silence."""
+    if column is not None and formats == {"text"}:
+        raise ValueError(
+            f"column {column!r} was given, but no source is a table (.jsonl .csv .tsv .parquet or hf:); leave it out"
+        )
+
+
 def looks_binary(path: str) -> bool:
     """Whether the first bytes hold a NUL and are not UTF-8: pictures, archives, UTF-16."""
     with open(path, "rb") as file:

@@ -18,7 +18,7 @@ from termwise.data.blocks import Counts, Reading
 from termwise.data.reader import Piece, read_pieces
 from termwise.data.segments import segments
 from termwise.data.sizes import in_bytes
-from termwise.data.sources import Root, Skipped, find_roots
+from termwise.data.sources import Root, Skipped, find_roots, refuse_column
 from termwise.data.split import TRAIN, Plan, Scan, assign, plan_split, scan
 from termwise.data.tokenizer import (
     TRAINING_BYTES,
@@ -153,10 +153,7 @@ def open_text(
     # Its digest also refuses an unknown tokenizer, before the sources are walked.
     known = settings.digest + versions
     listing = _Listing(find_roots(paths))
-    if column is not None and listing.num_sources and listing.formats == {"text"}:
-        raise ValueError(
-            f"column {column!r} was given, but no source is a table (.jsonl .csv .tsv .parquet or hf:); leave it out"
-        )
+    refuse_column(column, listing.formats)
     key = hashlib.blake2b((known + listing.digest).encode(), digest_size=16).hexdigest()
     cache = Path(cache)
     cache.parent.mkdir(parents=True, exist_ok=True)

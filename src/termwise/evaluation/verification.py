@@ -36,10 +36,11 @@ class Step:
     seconds: float
 
 
-def describe(config: VerifyConfig, out: Path) -> dict[str, Any]:
-    """What would be done and about how long it takes. Opens the model and times a few tokens; leaves nothing behind."""
+def describe(config: VerifyConfig, out: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What would be done in `out` and about how long it takes. Opens the model and times a few tokens; leaves nothing behind."""
     import tempfile
 
+    RunFolder.check(out, "verify", settings)
     with tempfile.TemporaryDirectory() as folder:
         opened = open_subject(config, Path(folder) / "data", needed=0)
         steps = list(plan(config, opened))

@@ -76,11 +76,10 @@ def fingerprint(folder: Path | None) -> str | None:
 
 def resolved(config: VerifyConfig) -> dict[str, Any]:
     """The settings with what the model's files are now. ValueError for a model or a text that is not there."""
-    from termwise.data.sources import find_roots
+    from termwise.data.sources import check_text
     from termwise.models.naming import find_model
 
-    if config.text:
-        find_roots(config.text)
+    check_text(config.text or None, config.column)
     found = asdict(config) | {"text": list(config.text)}
     return found | {"weights": fingerprint(find_model(config.model).folder)}
 

@@ -17,9 +17,9 @@ def opened(config: InspectConfig) -> tuple[Pretrained, Passages, AttentionSpec, 
 
     ValueError for whatever of them cannot be used; the text's paths are looked at before torch is loaded.
     """
-    from termwise.data.sources import find_roots
+    from termwise.data.sources import check_text
 
-    find_roots(list(config.text) or None)
+    check_text(list(config.text) or None, config.column)
     from termwise.analysis.passages import take_passages
     from termwise.analysis.pretrained import open_pretrained
     from termwise.analysis.replaying import check_length

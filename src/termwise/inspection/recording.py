@@ -7,13 +7,17 @@ from typing import Any
 
 import torch
 
+from termwise.analysis.options import EXACT as EXACT_SPEC
+from termwise.analysis.options import CacheDtype, served_bytes
 from termwise.analysis.terms import CENTERS, num_distances
+from termwise.attention.spec import AttentionSpec
 from termwise.inspection.config import InspectConfig
 from termwise.inspection.planning import Place, Rung
 from termwise.results import Record, RunFolder, config_hash, now
 from termwise.statistics.intervals import over_texts
 
 EXACT = "exact"
+SERVED: CacheDtype = "bfloat16"  # the precision in which caches are served
 REDUCED_METRICS = (
     ("variation", "total_variation", "1"), ("error", "output_error", "relative"), ("negative", "negative_weight", "share"),
     ("vanishing", "vanishing_sums", "share"), ("top", "top_weight", "share"),
@@ -58,6 +62,17 @@ class Recording:
     def unmeasured_rung(self, rung: Rung, reason: str) -> Record:
         """A rung that the budget did not reach."""
         return self._record("loss", "rise", rung.subject, None, unit=self.unit, status="not_measured", reason=reason)
+
+    def sizes(self, specs: Iterable[AttentionSpec], head_dim: int, context: int) -> Iterator[Record]:
+        """Bytes that one kv head keeps of one sequence by each spec, and as a whole cache, at lengths up to the model's context."""
+        lengths = {self._config.length, context} | {2**n for n in range(9, 24) if 2**n < context}
+        for spec in dict.fromkeys(specs):
+            for length in sorted(lengths):
+                size = (length, head_dim, head_dim, SERVED)
+                subject = {"variant": spec.short_name, "length": length, "whole": served_bytes(EXACT_SPEC, *size)}
+                method = f"arithmetic, slots and cache in {SERVED}"
+                kept = served_bytes(spec, *size)
+                yield self._record("memory", "kept_bytes", subject, kept, unit="B", method=method)
 
     def terms(self, means: Sequence[Mapping[str, torch.Tensor]], num_texts: int) -> Iterator[Record]:
         """Scores and terms of every layer and kv head; `means`: one a layer, over all texts."""

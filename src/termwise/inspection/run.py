@@ -59,9 +59,10 @@ class Inspection:
         return self.config.budget - (time.monotonic() - self.started)
 
 
-def describe(config: InspectConfig) -> dict[str, Any]:
-    """What would be done. Opens the model and the text, so that what is wrong with them is told here too."""
+def describe(config: InspectConfig, out: Path) -> dict[str, Any]:
+    """What would be done in `out`. Opens the model and the text, so that what is wrong with them is told here too."""
     pretrained, passages, spec, local = opened(config)
+    RunFolder.check(out, "inspect", resolved(config, pretrained, passages, spec), EXTENDABLE)
     from termwise.inspection.planning import ladder
 
     first, later = ladder(local)
@@ -116,6 +117,7 @@ def _begin(one: Inspection, first: list[Rung], later: list[Rung]) -> tuple[Cost,
     one.recordings.append(recording)
     shown = sentence_scores(pretrained, pretrained.tokenizer, ids[:1])
     atomic_write_text(one.folder.path / "sentence.json", json.dumps(shown, ensure_ascii=False) + "\n")
+    _write_sizes(one, [*first, *later])
     to_do = _remaining(one, first, later)
     always, texts, rungs = to_do.always(cost), to_do.texts, to_do.rungs
     bought = affordable(to_do.places, cost, one.left - always)
@@ -129,6 +131,18 @@ def _begin(one: Inspection, first: list[Rung], later: list[Rung]) -> tuple[Cost,
         f"those of the largest proxy first; {_left(one, cost, to_do)} (--budget changes it)"
     )
     return cost, to_do
+
+
+def _write_sizes(one: Inspection, rungs: list[Rung]) -> None:
+    """What each attention would keep; an encoder has no cache to compare with."""
+    from termwise.inspection.recording import Recording
+
+    pretrained = one.pretrained
+    if not pretrained.is_causal or any(record.metric == "kept_bytes" for record in one.folder.records()):
+        return
+    specs = [one.spec, *(rung.spec for rung in rungs)]
+    make = Recording(one.folder, one.config, has_loss=one.has_loss)
+    one.folder.append(*make.sizes(specs, pretrained.head_dim, pretrained.context))
 
 
 def _remaining(one: Inspection, first: list[Rung], later: list[Rung]) -> Remaining:

@@ -41,6 +41,10 @@ def inspected(config: PlanConfig) -> PlanConfig:
     run = RunFolder.open(path).run
     if run["command"] != "inspect":
         raise ValueError(f"{path} was made by 'termwise {run['command']}'; give an inspection or a model")
+    if config.column is not None and not config.text:
+        raise ValueError(
+            f"--column {config.column!r} is of a text, and {path} has its own; give --text too, or leave it out"
+        )
     taken = {"source": run["resolved"]["model"]}
     if not config.text:
         taken |= {name: run["resolved"][name] for name in ("text", "column", "errors")}
@@ -65,9 +69,9 @@ def inspected_rises(path: Path, pretrained: Pretrained) -> dict[tuple[int, int],
 
 def opened(config: PlanConfig) -> Opened:
     """Model and texts. ValueError for what cannot be planned: families without a causal cache, contexts beyond the model's."""
-    from termwise.data.sources import find_roots
+    from termwise.data.sources import check_text
 
-    find_roots(list(config.text) or None)
+    check_text(list(config.text) or None, config.column)
     from termwise.analysis.passages import take_passages
     from termwise.analysis.pretrained import open_pretrained
     from termwise.models.devices import usable_device

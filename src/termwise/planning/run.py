@@ -26,14 +26,15 @@ Say = Callable[[str], None]
 INSPECTED = "rank_of_inspection"
 
 
-def describe(config: PlanConfig) -> dict[str, Any]:
-    """What would be done. Opens the model and the text, so that what is wrong with them is told here too."""
+def describe(config: PlanConfig, out: Path) -> dict[str, Any]:
+    """What would be done in `out`. Opens the model and the text, so that what is wrong with them is told here too."""
     from termwise.planning.opening import inspected, opened
 
     config = inspected(config)
     found = opened(config)
     options = _options(config, found)
     smallest = _smallest(config, options, found)
+    RunFolder.check(out, "plan", _resolved(config, found, options), EXTENDABLE)
     pretrained = found.pretrained
     return {
         "model": f"{pretrained.name}: {pretrained.family}, {pretrained.num_layers} layers, {pretrained.num_kv_heads} kv heads",

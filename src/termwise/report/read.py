@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from termwise.report.shapes import fits
 from termwise.results import SCHEMA, Record, RunFolder
 
 
@@ -61,7 +62,7 @@ def read(folder: str | Path) -> Reading:
     *lines, torn = (path.read_bytes() if path.exists() else b"").split(b"\n")
     records, left_out = [], defaultdict(list)
     for number, line in enumerate(lines, start=1):
-        found = _record(line)
+        found = _record(line, opened.run.get("command"))
         if isinstance(found, Record):
             records.append(found)
         else:
@@ -71,7 +72,7 @@ def read(folder: str | Path) -> Reading:
     return Reading(opened, tuple(records), tuple(LeftOut(why, tuple(numbers)) for why, numbers in left_out.items()))
 
 
-def _record(line: bytes) -> Record | str:
+def _record(line: bytes, command: Any) -> Record | str:
     """The record of a line, or why it is none."""
     try:
         fields = json.loads(line)
@@ -83,9 +84,9 @@ def _record(line: bytes) -> Record | str:
         return "schema"
     try:
         record = Record.from_json(line.decode())
-    except ValueError:
+    except (ValueError, TypeError):
         return "foreign"
-    return record if isinstance(record.subject, dict) and isinstance(record.metric, str) else "foreign"
+    return record if fits(command, record) else "foreign"
 
 
 def read_curve(folder: RunFolder, variant: str, seed: int) -> Curve | None:

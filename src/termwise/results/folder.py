@@ -75,12 +75,21 @@ class RunFolder:
             raise
 
     @staticmethod
-    def check(path: Path, command: str) -> None:
-        """ValueError for a path that `create` refuses whatever the settings: a file, files of somebody else, another command's run."""
+    def check(
+        path: Path, command: str, resolved: Mapping[str, Any] | None = None, extendable: Sequence[str] = ()
+    ) -> None:
+        """ValueError for a path that `create` refuses: a file, files of somebody else, another command's run, other settings.
+
+        Nothing is written. Without `resolved` only what is refused whatever the settings.
+        """
         if path.exists() and not path.is_dir():
             raise ValueError(f"{path} is a file; give --out a folder, new or made by termwise {command}")
         if (path / "run.json").exists():
-            _check_command(_read_run(path), command, path)
+            before = _read_run(path)
+            _check_command(before, command, path)
+            if resolved is not None:
+                asked = {"command": command, "arguments": {}, "resolved": json.loads(canonical_json(dict(resolved)))}
+                _extended(before, asked, extendable, path)
         elif _holds_other_files(path):
             raise ValueError(f"{path} holds other files and no run.json; give --out a new or empty folder")
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import socket
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,16 +46,20 @@ class FolderLock:
         self.path = Path(path)
         self._name = self.path / "lock"
 
+    def check(self) -> None:
+        """Refuse what entering would refuse, and leave nothing behind: for a dry run."""
+        with self._refused("be written" if self.path.exists() else "be made"):
+            there = next(path for path in (self.path, *self.path.absolute().parents) if path.exists())
+            tempfile.TemporaryFile(dir=there).close()
+        if (self.path / "lock.guard").exists():
+            self._hold()
+            self._guard.release()
+        self._refuse_other_host()
+
     def __enter__(self) -> FolderLock:
-        try:
+        with self._refused("be made"):
             self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ValueError(f"the folder {self.path} cannot be made: {error.strerror}; give another --out") from None
-        self._guard = filelock.FileLock(self.path / "lock.guard", is_singleton=True)
-        try:
-            self._guard.acquire(timeout=0.4, poll_interval=0.05)
-        except filelock.Timeout:
-            raise FolderLocked(self.path, _read_holder(self._name)) from None
+        self._hold()
         if self._guard.lock_counter == 1:
             try:
                 self._sign()
@@ -62,11 +68,31 @@ class FolderLock:
                 raise
         return self
 
-    def _sign(self) -> None:
+    @contextlib.contextmanager
+    def _refused(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise ValueError(f"the folder {self.path} cannot {what}: {error.strerror}; give another --out") from None
+
+    def _hold(self) -> None:
+        """Take the operating system's lock; FolderLocked while another process has it."""
+        self._guard = filelock.FileLock(self.path / "lock.guard", is_singleton=True)
+        with self._refused("be written"):
+            try:
+                self._guard.acquire(timeout=0.4, poll_interval=0.05)
+            except filelock.Timeout:
+                raise FolderLocked(self.path, _read_holder(self._name)) from None
+
+    def _refuse_other_host(self) -> dict[str, Any] | None:
+        """Who signed last, if it was on this host; nobody here can know the end of a process elsewhere."""
         left = _read_holder(self._name)
         if left and left["host"] != socket.gethostname():
             raise FolderLocked(self.path, left)
-        if left:
+        return left
+
+    def _sign(self) -> None:
+        if left := self._refuse_other_host():
             _log.warning("%s: took over the lock of process %s, which is gone", self.path, left["pid"])
         for path in filter(is_left_over, self.path.iterdir()):
             path.unlink()

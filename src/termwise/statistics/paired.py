@@ -165,20 +165,30 @@ def compare(
         raise ValueError(
             f"baseline {baseline!r} has no scores; given are {sorted(scores)}; add its runs or name another"
         )
-    pairs = {name: pair(scores[name], scores[baseline]) for name in scores if name != baseline}
-    measured = [name for name, paired in pairs.items() if paired.seeds]
+    return compared(
+        {(name, baseline): pair(scores[name], scores[baseline]) for name in scores if name != baseline},
+        level,
+        resamples,
+        seed,
+    )
+
+
+def compared(
+    pairs: Mapping[tuple[str, str], Pairs], level: float = 0.95, resamples: int = 9999, seed: int = 0
+) -> list[Comparison]:
+    """Every (variant, baseline) as `compare` does, Holm-corrected over all of them. They share their documents."""
+    measured = [names for names, paired in pairs.items() if paired.seeds]
+    documents: dict[tuple[str, str], DocumentBootstrap] = {}
     if measured:
-        nats = np.stack([pairs[name].nats.mean(axis=0) for name in measured])
+        nats = np.stack([pairs[names].nats.mean(axis=0) for names in measured])
         documents = dict(zip(measured, bootstrap(nats, pairs[measured[0]].tokens, resamples, seed), strict=True))
-    else:
-        documents = {}
     p_values = [
-        max(seed_p_value(paired.by_seed), documents[name].p_value) if name in documents else 1.0
-        for name, paired in pairs.items()
+        max(seed_p_value(paired.by_seed), documents[names].p_value) if names in documents else 1.0
+        for names, paired in pairs.items()
     ]
     return [
-        _comparison(name, baseline, paired, documents.get(name), p_value, is_rejected, at)
-        for (name, paired), p_value, (is_rejected, at) in zip(
+        _comparison(*names, paired, documents.get(names), p_value, is_rejected, at)
+        for (names, paired), p_value, (is_rejected, at) in zip(
             pairs.items(), p_values, holm(p_values, level), strict=True
         )
     ]

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pydantic
 
+from termwise.data.sources import check_text
 from termwise.results import Record, RunFolder, config_hash, now
 from termwise.study import recall
 from termwise.study.grid import NUM_SEEDS, RunConfig
 from termwise.study.measures import NATS, Recorder, few_scored, read_result
-from termwise.study.scored_text import find_text, scored_tokens
+from termwise.study.scored_text import scored_tokens
 from termwise.training.configuration import Configuration
 
 if TYPE_CHECKING:
@@ -39,6 +40,12 @@ class EvaluateConfig(Configuration):
     device: str = pydantic.Field("cpu", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")
     dtype: Literal["auto", "float32", "bfloat16"] | None = None
 
+    @pydantic.model_validator(mode="after")
+    def _check_pairs(self) -> EvaluateConfig:
+        if self.column is not None and not self.text:
+            raise ValueError(f"--column {self.column!r} is of a text; give --text FILE as well, or leave it out")
+        return self
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -56,13 +63,16 @@ def default_folder(config: EvaluateConfig) -> Path:
     return Path("termwise-runs") / f"evaluate-{config_hash(config.model_dump(mode='json'))}"
 
 
-def describe(config: EvaluateConfig) -> dict[str, Any]:
-    """What would be done: which models, which tasks, how much text. Finds every model first, so bad names are told here too."""
-    find_text(config.text)
+def describe(config: EvaluateConfig, out: Path) -> dict[str, Any]:
+    """What would be done in `out`: which models, which tasks, how much text. Finds every model first, so bad names are told here too."""
+    RunFolder.check(out, "evaluate", config.model_dump(mode="json"))
+    check_text(config.text or None, config.column)
+    from termwise.models.devices import usable_device
     from termwise.models.naming import find_model
     from termwise.models.presets import preset
 
     preset(config.preset)
+    usable_device(config.device)
     models = {}
     for name in config.models:
         named = find_model(name)
@@ -80,7 +90,7 @@ def evaluate_models(config: EvaluateConfig, out: Path, *, arguments: Mapping[str
 
     ValueError for a name that is neither folder nor variant, a text that cannot be read, a model that sees the future.
     """
-    find_text(config.text)
+    check_text(config.text or None, config.column)
     from termwise.models.devices import usable_device
     from termwise.models.naming import find_model
     from termwise.models.presets import preset

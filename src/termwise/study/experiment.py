@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from termwise.data.sources import find_roots
+from termwise.data.sources import check_text
 from termwise.results import RunFolder, format_duration
 from termwise.study import measures
 from termwise.study.grid import StudyConfig
-from termwise.study.opening import open_study
+from termwise.study.opening import open_study, refuse_other_data, refuse_other_study
 from termwise.study.planning import Plan, has_baseline, make_plan, study_entries, write_job
 from termwise.study.progress import Display, Run
 from termwise.study.workers import Task, run_tasks
@@ -61,11 +61,15 @@ def run_study(
     return Study(out, len(runs), {run.label: reason for run in runs if (reason := _failure(run))})
 
 
-def dry_run_study(config: StudyConfig, *, num_workers: int, console: Console, started: float) -> dict[str, Any]:
-    """What the study would do and cost, from a few steps timed now in a temporary folder."""
+def dry_run_study(
+    config: StudyConfig, out: Path, *, num_workers: int, console: Console, started: float
+) -> dict[str, Any]:
+    """What the study would do in `out` and cost, from a few steps timed now in a temporary folder."""
     say = _sayer(console)
+    before = refuse_other_study(config, out)
     with tempfile.TemporaryDirectory(prefix="termwise-") as temporary:
         plan, folder = _prepare(config, Path(temporary), {}, num_workers, started, say, always_measure=True)
+        refuse_other_data(before, folder.run["resolved"]["data"], out)
         return _costs(plan, folder, num_workers)
 
 
@@ -77,7 +81,7 @@ def _prepare(
     config: StudyConfig, out: Path, arguments: Mapping[str, Any], num_workers: int, started: float, say: Callable[[str], None],
     **how_to_plan: Any,
 ) -> tuple[Plan, RunFolder]:  # fmt: skip
-    find_roots(list(config.data) or None)  # a mistyped path is told before torch is loaded
+    check_text(list(config.data) or None, config.column)
     entries = study_entries(config, say)
     folder, how = open_study(config, out, arguments, entries, say)
     plan = make_plan(config, folder, how, num_workers, lambda: time.monotonic() - started, say, **how_to_plan)

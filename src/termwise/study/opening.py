@@ -48,6 +48,12 @@ def reserved(folder: Path, command: str) -> Iterator[None]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def check_reservable(folder: Path, command: str) -> None:
+    """Refuse what `reserved` would refuse, before a dry run says what would be done there; nothing is written."""
+    RunFolder.check(folder, command)
+    FolderLock(folder).check()
+
+
 def open_study_text(config: StudyConfig, cache: Path) -> tuple[Text, dict[str, Any]]:
     """The text, and how every run opens it again."""
     from termwise.data.text import open_text
@@ -62,9 +68,8 @@ def open_study(
     config: StudyConfig, out: Path, arguments: Mapping[str, Any], entries: Sequence[Entry], say: Say
 ) -> tuple[RunFolder, dict[str, Any]]:
     """The run folder with its text in OUT/data, and how the runs open that."""
-    before = _resolved_before(out)
+    before = refuse_other_study(config, out)
     check_device(config.device)
-    _refuse_other_settings(config, before, out)
     if before and before["data"]["given"] == (list(config.data) or None):
         text, how = open_study_text(config, out / "data")
         return open_folder(config, out, arguments, text, how, entries, say), how
@@ -87,13 +92,17 @@ def _settings(config: StudyConfig) -> dict[str, Any]:
     return {name: getattr(config, name) for name in names} | {"tokenizer": tokenizer} | sizes(config)
 
 
-def _refuse_other_settings(config: StudyConfig, before: Mapping[str, Any], out: Path) -> None:
+def refuse_other_study(config: StudyConfig, out: Path) -> dict[str, Any]:
+    """What the folder was made with, nothing where it is new. ValueError naming the settings that differ from those asked."""
+    before = _resolved_before(out)
     asked = _settings(config).items()
     other = [
         f"{name} (was {before[name]!r}, now {value!r})" for name, value in asked if before and before[name] != value
     ]
     if other:
         raise ValueError(f"{out} was made with other settings: {', '.join(other)}; give a new --out")
+    _steps(config, before, out)
+    return before
 
 
 def sizes(config: StudyConfig) -> dict[str, int]:
@@ -148,7 +157,7 @@ def open_folder(
     data = _described(text, how)
     if before and before["data"]["fingerprint"] == text.fingerprint:
         data = before["data"]
-    _refuse_other_data(before, data, out)
+    refuse_other_data(before, data, out)
     rows = merge([*(Entry.from_dict(entry) for entry in before.get("variants", [])), *entries])
     grown = {
         "variants": [row.to_dict() for row in rows],
@@ -196,8 +205,8 @@ def _resolved_before(out: Path) -> dict[str, Any]:
     return RunFolder.open(out).run["resolved"] if (out / "run.json").exists() else {}
 
 
-def _refuse_other_data(before: Mapping[str, Any], data: Mapping[str, Any], out: Path) -> None:
-    """RunFolder.create would refuse it too, with both descriptions printed whole."""
+def refuse_other_data(before: Mapping[str, Any], data: Mapping[str, Any], out: Path) -> None:
+    """ValueError for another text. RunFolder.create would refuse it too, with both descriptions printed whole."""
     if before and before["data"]["fingerprint"] != data["fingerprint"]:
         was, now = (f"{', '.join(d['paths'])} ({d['fingerprint']})" for d in (before["data"], data))
         raise ValueError(f"{out} was made with other settings: data (was {was}, now {now}); give a new --out")

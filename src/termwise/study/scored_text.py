@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +11,6 @@ from termwise.results import RunFolder, config_hash
 
 if TYPE_CHECKING:
     from termwise.study.evaluate import EvaluateConfig
-
-
-def find_text(paths: Sequence[str]) -> None:
-    """ValueError for a named text that is not there, before torch is loaded."""
-    from termwise.data.sources import find_roots
-
-    if paths:
-        find_roots(paths)
 
 
 def scored_tokens(

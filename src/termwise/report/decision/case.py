@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from termwise.report.decision.evidence import Checks, Complexity, Evidence
-from termwise.report.decision.figures import Figure
+from termwise.report.decision.evidence import Evidence
+from termwise.report.decision.gathering import ablations, bench, evaluate, inspect, verify
 from termwise.report.decision.gathering.claim import Claim
+from termwise.report.decision.gathering.component import Component
+from termwise.report.decision.gathering.convert import from_convert
+from termwise.report.decision.gathering.merging import alike, evidence_of, grouped, one_candidate, told_apart
+from termwise.report.decision.gathering.plan import from_plan
 from termwise.report.decision.gathering.study import from_study
 from termwise.report.decision.limits import Limits
 from termwise.report.decision.rules import Answer, Decision, decide
 from termwise.report.read import Reading, read
 
-GATHERERS: dict[str, Callable[[Reading, Limits], list[Claim]]] = {"study": from_study}
+__all__ = ["Case", "Component", "Refused", "Verdict", "gather"]
 
-
-@dataclass(frozen=True)
-class Component:
-    """A part of attention and what it is worth.
-
-    `loss` is what the held-out loss rises by if it is cut; `saved` what cutting saves, in bytes or as a share (its unit says
-    which). `kind`: order, head, layer, variant, window, denominator, gate, decay. `recommendation`: keep, cut, open or
-    not_measured.
-    """
-
-    name: str
-    kind: str
-    loss: Figure
-    saved: Figure
-    recommendation: str
-    source: str
+# Runs that put candidates up; runs that know something of a candidate; runs that take attention apart.
+MAKERS: dict[str, Callable[[Reading, Limits], list[Claim]]] = {
+    "study": from_study, "plan": from_plan, "convert": from_convert,
+}  # fmt: skip
+KNOWING: dict[str, Any] = {"bench": bench, "evaluate": evaluate, "inspect": inspect, "verify": verify}
+PARTS: dict[str, Callable[[Reading, Limits], list[Component]]] = {
+    "inspect": inspect.components, "study": ablations.components,
+}  # fmt: skip
+KINDS = ("order", "center", "window", "denominator", "gate", "decay", "option", "variant", "layer", "head")
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,10 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Case:
-    """All that a report rests on. `verdicts`: best first; the first stands on the manager's page."""
+    """All that a report rests on. `verdicts`: best first; the first stands on the manager's page.
+
+    `unused`: runs that were read and say nothing of any candidate.
+    """
 
     readings: tuple[Reading, ...]
     refused: tuple[Refused, ...]
@@ -60,40 +63,124 @@ class Case:
     limits_path: str
     verdicts: tuple[Verdict, ...]
     components: tuple[Component, ...]
+    unused: tuple[str, ...] = ()
 
 
-def gather(folders: Sequence[Path], limits: Limits, limits_path: str = "") -> Case:
-    """Read run folders and weigh every candidate in them. ValueError where none can be read, or nothing in them is a candidate."""
-    readings: list[Reading] = []
+@dataclass(frozen=True)
+class Run:
+    """One folder and what it says. `subjects` are put up for decision only where no run puts up more."""
+
+    reading: Reading
+    claims: tuple[Claim, ...]
+    subjects: tuple[Claim, ...]
+    components: tuple[Component, ...]
+
+    @property
+    def path(self) -> str:
+        """Its folder."""
+        return str(self.reading.folder.path)
+
+
+def gather(folders: Sequence[Path | str], limits: Limits, limits_path: str = "") -> Case:
+    """Read run folders and weigh every candidate in them.
+
+    The order of the folders changes nothing but the order of `readings`. A folder that cannot be read is left out with the
+    reason. ValueError where none can be, where nothing in them can be decided on, and for a `limits.candidate` that is none.
+    """
     refused: list[Refused] = []
-    for folder in folders:
-        try:
-            readings.append(read(folder))
-        except (ValueError, OSError) as error:
-            refused.append(Refused(str(folder), str(error)))
-    claims = [
-        claim
-        for one in readings
-        if one.run["command"] in GATHERERS
-        for claim in GATHERERS[one.run["command"]](one, limits)
-    ]
-    verdicts = [Verdict(one, decide(one, limits)) for one in map(_evidence, claims)]
-    if not verdicts:
-        raise ValueError("; ".join(one.why for one in refused) or "the folders hold no candidate to decide on")
-    verdicts.sort(key=_rank)
-    return Case(tuple(readings), tuple(refused), limits, limits_path, tuple(verdicts), ())
+    found = (_run(folder, limits, refused) for folder in dict.fromkeys(map(str, folders)))
+    runs = [run for run in found if run is not None]
+    groups = grouped([claim for run in runs for claim in run.claims])
+    groups = groups or alike([claim for run in runs for claim in run.subjects])
+    leads = told_apart([one_candidate(group, limits) for group in groups])
+    runs, unused = _add_what_is_known(runs, leads, groups, refused)
+    if not runs:
+        raise ValueError("; ".join(one.why for one in refused) or "no run folder was given")
+    if not leads:
+        raise ValueError(f"nothing to decide on: no variant, plan or model in {', '.join(run.path for run in runs)}")
+    verdicts = [_verdict(lead, group, limits) for lead, group in zip(leads, groups, strict=True)]
+    first = _chosen(limits.candidate, leads, verdicts)
+    verdicts.sort(key=lambda one: (one is not first, *_rank(one)))
+    parts = sorted((part for run in runs for part in run.components), key=_place)
+    readings = tuple(run.reading for run in runs)
+    return Case(readings, tuple(refused), limits, limits_path, tuple(verdicts), tuple(parts), tuple(unused))
 
 
-def _evidence(claim: Claim) -> Evidence:
-    return Evidence(
-        candidate=claim.name, today=claim.today, context=claim.context, accuracy=claim.accuracy, memory=claim.memory,
-        latency=claim.latency, slots=claim.slots, needs_slots=claim.needs_slots, checks=claim.checks or Checks(),
-        complexity=claim.complexity or Complexity(), machine=claim.machine, is_demonstration=claim.is_demonstration,
-    )  # fmt: skip
+def _run(folder: str, limits: Limits, refused: list[Refused]) -> Run | None:
+    """What a folder says; None, and the reason among the refused, where it cannot be read."""
+    try:
+        reading = read(folder)
+        command = reading.run.get("command")
+        if not isinstance(command, str) or command not in {*MAKERS, *KNOWING}:
+            known = ", ".join(sorted({*MAKERS, *KNOWING}))
+            raise ValueError(f"{folder}: made by termwise {command!r}; a report reads the runs of {known}")
+        return Run(
+            reading,
+            claims=tuple(MAKERS[command](reading, limits)) if command in MAKERS else (),
+            subjects=tuple(KNOWING[command].subjects(reading)) if command in KNOWING else (),
+            components=tuple(PARTS[command](reading, limits)) if command in PARTS else (),
+        )
+    except (ValueError, OSError) as error:
+        refused.append(Refused(folder, str(error)))
+    # Hand-made records can be wrong in any way, and one run must not take the report of the others with it.
+    except Exception as error:
+        refused.append(Refused(folder, _odd(folder, error)))
+    return None
 
 
-def _rank(verdict: Verdict) -> tuple[int, bool, float, str]:
-    """Best answer first, then the least change in accuracy."""
-    change = verdict.evidence.accuracy.change.value
-    place = list(Answer).index(verdict.decision.answer)
-    return place, change is None, change or 0.0, verdict.evidence.candidate
+def _odd(folder: str, error: Exception) -> str:
+    return f"{folder}: its records do not fit together ({type(error).__name__}: {error})"
+
+
+def _add_what_is_known(
+    runs: Sequence[Run], leads: Sequence[Claim], groups: Sequence[list[Claim]], refused: list[Refused]
+) -> tuple[list[Run], list[str]]:
+    """Add to the claims on each candidate what benchmarks and checks know of it: the runs that could be read, and those unused."""
+    kept, unused = [], []
+    for run in runs:
+        is_used = bool(run.claims or run.components)
+        if (module := KNOWING.get(run.reading.run["command"])) is not None:
+            try:
+                found = module.figures(run.reading, leads)
+            except Exception as error:
+                refused.append(Refused(run.path, _odd(run.path, error)))
+                continue
+            for group, claim in zip(groups, found, strict=True):
+                group += [claim] if claim is not None else []
+            is_used = is_used or any(claim is not None for claim in found)
+        kept.append(run)
+        unused += [] if is_used else [run.path]
+    return kept, unused
+
+
+def _verdict(lead: Claim, group: Sequence[Claim], limits: Limits) -> Verdict:
+    evidence = evidence_of(lead, group, limits)
+    return Verdict(evidence, decide(evidence, limits))
+
+
+def _chosen(name: str | None, leads: Sequence[Claim], verdicts: Sequence[Verdict]) -> Verdict | None:
+    """The verdict on the candidate that was asked for, by any of its names; the best where several have it."""
+    if name is None:
+        return None
+    named = [one for lead, one in zip(leads, verdicts, strict=True) if name in lead.names]
+    if not named:
+        known = [lead.name for lead in leads]
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"no candidate {name!r}{hint}; candidates are {', '.join(sorted(known))}")
+    return min(named, key=lambda one: (one.evidence.candidate != name, *_rank(one)))
+
+
+def _rank(verdict: Verdict) -> tuple[Any, ...]:
+    """Best answer first. Of those that may be adopted the least change in accuracy, of the others a plan's own choice before it."""
+    evidence, answer = verdict.evidence, verdict.decision.answer
+    change = evidence.accuracy.change.value
+    is_passed_over = not evidence.is_chosen and answer in (Answer.OPEN, Answer.REJECT)
+    return list(Answer).index(answer), is_passed_over, change is None, change or 0.0, evidence.candidate
+
+
+def _place(part: Component) -> tuple[Any, ...]:
+    """Components by kind, run and name, numbers in their order."""
+    numbers = [int(one) for one in re.findall(r"\d+", part.name)]
+    kind = KINDS.index(part.kind) if part.kind in KINDS else len(KINDS)
+    return kind, part.source, numbers if part.kind in ("head", "layer") else [], part.name

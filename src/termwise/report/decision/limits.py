@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+import datetime
+import difflib
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+NUMBERS = (
+    "accuracy", "memory", "latency", "context", "price_per_hour", "requests_per_day", "tokens_per_request",
+)  # fmt: skip
 
 
 class Limits(BaseModel):
@@ -14,7 +21,7 @@ class Limits(BaseModel):
 
     `accuracy` is the largest rise in held-out loss, nats/token; `memory` and `latency` the largest share of today's bytes
     and seconds at `context`. `machine` is (a part of) the processor's name the model will run on, `engines` must load it.
-    `written` is when they were fixed.
+    `candidate` stands on the manager's page. `written` is when they were fixed: without a zone it is UTC, a day alone its end.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -23,19 +30,117 @@ class Limits(BaseModel):
     memory: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     latency: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     context: int | None = Field(default=None, gt=0)
-    candidate: str | None = None
-    machine: str | None = None
+    candidate: str | None = Field(default=None, min_length=1)
+    machine: str | None = Field(default=None, min_length=1)
     engines: tuple[str, ...] = ()
-    written: datetime | None = None
+    written: AwareDatetime | None = None
     price_per_hour: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     requests_per_day: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     tokens_per_request: int = Field(default=256, gt=0)
     currency: str = ""
 
+    @field_validator(*NUMBERS, mode="before")
+    @classmethod
+    def _is_no_answer(cls, value: Any) -> Any:
+        """YAML reads yes and no as truth values, which would count as 1 and 0."""
+        if isinstance(value, bool):
+            raise ValueError("allowed are numbers")
+        return value
 
-def read_limits(path: Path, **given: Any) -> Limits:
-    """The limits of a file; `given` (from the command line) overrides it.
+    @field_validator("context", mode="before")
+    @classmethod
+    def _in_thousands(cls, value: Any) -> Any:
+        """As lengths are typed elsewhere: 4k is 4,096."""
+        found = re.fullmatch(r"(\d+)k", value.strip().lower()) if isinstance(value, str) else None
+        return int(found[1]) * 1024 if found else value
 
-    ValueError that names the file, the field, the value and what is allowed.
+    @field_validator("engines", mode="before")
+    @classmethod
+    def _one_is_a_list(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+    @field_validator("written", mode="before")
+    @classmethod
+    def _with_its_zone(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            try:
+                day_alone = len(value.strip()) == len("2026-01-31")
+                value = datetime.date.fromisoformat(value) if day_alone else datetime.datetime.fromisoformat(value)
+            except ValueError:
+                pass
+        if isinstance(value, datetime.datetime):
+            return value if value.tzinfo else value.replace(tzinfo=datetime.UTC)
+        if isinstance(value, datetime.date):
+            return datetime.datetime.combine(value, datetime.time.max, datetime.UTC)
+        if value is None:
+            return None
+        raise ValueError("allowed are dates and times like 2026-01-31T09:00+09:00")
+
+
+def read_limits(path: Path | None = None, **given: Any) -> Limits:
+    """The limits of a file, of the defaults without one; what is `given` (by the command line) and not None overrides it.
+
+    ValueError in one line that names the file (or the option), the field, the value and what is allowed.
     """
-    raise NotImplementedError
+    values = {} if path is None else _read(path)
+    options = {name: value for name, value in given.items() if value is not None}
+    try:
+        return Limits(**(values | options))
+    except ValidationError as error:
+        told = dict.fromkeys(_explained(fault, path, options) for fault in error.errors())
+        raise ValueError("; ".join(told)) from None
+
+
+def fixed_before(limits: Limits, created: Iterable[str]) -> bool | None:
+    """Whether the limits were written before the first of these times (`created` of the runs); None where that is not known.
+
+    >>> fixed_before(Limits(written="2026-01-31T09:00+09:00"), ["2026-01-31T00:00:01+00:00"])
+    True
+    """
+    times = [time for time in map(_time, created) if time is not None]
+    return None if limits.written is None or not times else limits.written < min(times)
+
+
+def _time(text: Any) -> datetime.datetime | None:
+    """A time of run.json; None for what is none."""
+    try:
+        found = datetime.datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=datetime.UTC)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The fields of a YAML file, each once."""
+    import yaml
+
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        node, found = yaml.compose(text, Loader=yaml.SafeLoader), yaml.safe_load(text)
+    except OSError as error:
+        raise ValueError(f"{path}: the limits cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, ValueError) as error:
+        told = " ".join(str(error).split())
+        raise ValueError(f"{path}: not YAML ({told}); allowed are lines like accuracy: 0.05") from None
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: holds {type(found).__name__}; allowed are lines like accuracy: 0.05")
+    names = [str(key.value) for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(f"{path}: {twice} stands there twice; leave one of them")
+    return {str(name): value for name, value in found.items()}
+
+
+def _explained(fault: Any, path: Path | None, options: dict[str, Any]) -> str:
+    """One fault: where, the field, its value, what is allowed, the near name of a misspelt key."""
+    field = str(fault["loc"][0])
+    where = f"--{field.replace('_', '-')} " if field in options else f"{path}: {field}=" if path else f"{field}="
+    if fault["type"] == "extra_forbidden":
+        known = list(Limits.model_fields)
+        near = difflib.get_close_matches(field, known, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        return f"{path or 'limits'}: unknown field {field!r}{hint}; fields are {', '.join(known)}"
+    allowed = fault["msg"].removeprefix("Value error, ").replace("Input should be", "allowed is", 1)
+    allowed = allowed.replace("String should have", "allowed is", 1)
+    return f"{where}{fault['input']!r}: {allowed}"

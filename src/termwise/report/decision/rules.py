@@ -2,11 +2,13 @@
 
 In this order, and the first that holds is the reason:
 
+    cannot say yet       a demonstration: its numbers say nothing, for or against
     do not adopt         a check failed; the loss rises beyond the limit even at the near end of its interval; memory or time
                          is beyond its limit in the same sense; the slots-only baseline of equal bytes loses less; memory and
                          time were measured and neither is better
-    cannot say yet       a demonstration; the loss, or what a limit asks for, is missing or its interval reaches across the
-                         limit; no gain is shown yet; it is not shown that it beats the slots-only baseline
+    cannot say yet       the loss, or what a limit asks for, is missing or its interval reaches across the limit; the loss was
+                         measured on texts shorter than the context; no gain is shown yet; it is not shown that it beats the
+                         slots-only baseline
     adopt with conditions   all of that holds, but something a deployment needs is missing or has to be accepted
     adopt                nothing is missing
 """
@@ -115,13 +117,15 @@ def judge_slots(difference: Figure) -> Outcome:
 
 def _why_not(evidence: Evidence, outcomes: dict[str, Outcome]) -> str:
     """Why it must not be adopted; empty where nothing speaks against it."""
+    if evidence.is_demonstration:
+        return ""
     if evidence.checks.num_failed:
         return "checks_failed"
     for name in ("accuracy", "memory", "latency", "slots"):
         if outcomes.get(name) is Outcome.BROKEN:
             return f"{name}_broken"
-    costs = {outcomes["memory"], outcomes["latency"]}
-    return "no_gain" if costs <= {Outcome.WITHIN, Outcome.WORSE} else ""
+    costs = (evidence.memory.change, evidence.latency.change)
+    return "no_gain" if all(cost.high is not None and cost.high >= 1 for cost in costs) else ""
 
 
 def _why_open(evidence: Evidence, limits: Limits, outcomes: dict[str, Outcome]) -> str:
@@ -132,10 +136,18 @@ def _why_open(evidence: Evidence, limits: Limits, outcomes: dict[str, Outcome]) 
     for name in asked:
         if outcomes[name] in (Outcome.MISSING, Outcome.OPEN):
             return f"{name}_{outcomes[name].value}"
+    if _is_short(evidence):
+        return "accuracy_context"
     if Outcome.BETTER not in (outcomes["memory"], outcomes["latency"]):
         return "gain_open"
     slots = outcomes.get("slots")
     return f"slots_{slots.value}" if slots in (Outcome.MISSING, Outcome.OPEN) else ""
+
+
+def _is_short(evidence: Evidence) -> bool:
+    """Whether the loss says nothing of the context: what was cut shows only on texts that long."""
+    measured, asked = evidence.accuracy_context, evidence.context
+    return measured is not None and asked is not None and measured < asked
 
 
 def _conditions(evidence: Evidence, limits: Limits, outcomes: dict[str, Outcome]) -> tuple[str, ...]:
@@ -165,4 +177,6 @@ def _missing(evidence: Evidence, outcomes: dict[str, Outcome]) -> tuple[str, ...
         found.append("checks")
     elif not evidence.checks.has_soak:
         found.append("soak")
+    if not evidence.machine:
+        found.append("machine")
     return tuple(found)

@@ -2,37 +2,106 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-from termwise.report.decision.evidence import Checks, Complexity
+from termwise.report.decision.evidence import Checks
 from termwise.report.decision.figures import MISSING, Figure, Pair
+from termwise.report.read import Reading
+
+NATS = "nats/token"
+Keys = frozenset[str]
 
 
 @dataclass(frozen=True)
 class Claim:
     """What a run knows. `names` are all that the candidate is called in records, its own name first.
 
-    `is_candidate`: the run was made to compare it with what is used today, so it is put up for decision on its own.
+    `keys` is what other runs know it by, `today_keys` the same of what is used today. `identity`: claims that share one are
+    about the same candidate, though each was made to put one up. `context` is the one its bytes and seconds stand at. `dtype`
+    is the precision of its bytes and seconds. `kernels` are the compiled functions it runs through; None where that is not known.
     """
 
     names: tuple[str, ...]
     source: str
     command: str
+    keys: Keys = frozenset()
     today: str = ""
-    is_candidate: bool = False
+    today_keys: Keys = frozenset()
+    identity: Keys = frozenset()
     is_chosen: bool = False
     context: int | None = None
+    accuracy_context: int | None = None
     accuracy: Pair = field(default_factory=Pair)
     memory: Pair = field(default_factory=Pair)
     latency: Pair = field(default_factory=Pair)
+    crossing: Figure = MISSING
     slots: Figure = MISSING
     needs_slots: bool = False
     checks: Checks | None = None
-    complexity: Complexity | None = None
+    kernels: frozenset[str] | None = None
+    tuning_hours: float | None = None
+    dtype: str = ""
     machine: str = ""
+    platform: str = ""
+    created: str = ""
     is_demonstration: bool = False
 
     @property
     def name(self) -> str:
         """What it is called."""
         return self.names[0]
+
+
+def about(reading: Reading) -> dict[str, Any]:
+    """What every claim of a run says of the run itself."""
+    return {
+        "source": str(reading.folder.path), "command": str(reading.run["command"]), "platform": platform_of(reading),
+        "created": str(reading.run.get("created") or ""), "is_demonstration": bool(reading.setting("demonstration")),
+    }  # fmt: skip
+
+
+def variant_keys(names: Iterable[Any]) -> Keys:
+    """What a variant is known by."""
+    return frozenset(f"variant:{name}" for name in names if name)
+
+
+def model_keys(*places: Any) -> Keys:
+    """What a model's folder is known by: the path as it was typed, and where it is on this machine. A run stands for its model."""
+    found: set[str] = set()
+    for place in places:
+        if isinstance(place, str | Path) and str(place):
+            path = Path(place).expanduser()
+            path = path.parent if path.name == "model" else path
+            found |= {f"model:{path.as_posix()}", f"model:{Path(os.path.abspath(path)).as_posix()}"}
+    return frozenset(found)
+
+
+def folder_places(reading: Reading) -> tuple[Any, ...]:
+    """The folder of a run as it is now, and as its command named it."""
+    arguments = reading.run.get("arguments")
+    return (reading.folder.path, arguments.get("out") if isinstance(arguments, dict) else None)
+
+
+def whole(value: Any) -> int | None:
+    """A count from run.json; None for anything else."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def number(value: Any) -> float | None:
+    """A number from run.json; None for anything else."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and value == value
+    return float(value) if is_number else None
+
+
+def platform_of(reading: Reading) -> str:
+    """System and processor family of a run, e.g. "Linux x86_64"; empty where run.json does not say."""
+    machine = reading.run.get("machine")
+    told = str(machine.get("platform") or "") if isinstance(machine, dict) else ""
+    system = told.split("-")[0]
+    families = ("x86_64", "amd64", "aarch64", "arm64")
+    family = next((one for one in families if one in told.lower()), "")
+    return f"{system} {family}".strip()

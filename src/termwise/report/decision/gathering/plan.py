@@ -1,0 +1,120 @@
+"""A plan: every point of its front against the exact model and the slots-only plan of equal bytes."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+from termwise.report.decision.figures import Figure, Pair, exactly, missing
+from termwise.report.decision.gathering.claim import (
+    NATS,
+    Claim,
+    Keys,
+    about,
+    folder_places,
+    model_keys,
+    whole,
+)
+from termwise.report.decision.gathering.complexity import kernels_of
+from termwise.report.decision.limits import Limits
+from termwise.report.plan_view import PlanView, Point, plan_view
+from termwise.report.read import Reading
+from termwise.results import Record, config_hash
+
+SLOTS, EXACT = "slots", "exact"
+
+
+def from_plan(reading: Reading, limits: Limits) -> list[Claim]:
+    """A claim for every termwise point; the one that plan.json holds is marked."""
+    shown = plan_view(reading)
+    own = _about_model(reading)
+    points = [point for point in shown.points if point.method == "termwise"]
+    return [_claim(point, shown, limits, own) for point in sorted(points, key=lambda point: point.share)]
+
+
+def _claim(point: Point, shown: PlanView, limits: Limits, own: dict[str, Any]) -> Claim:
+    reading = shown.reading
+    source, planned = str(reading.folder.path), whole(shown.setting("context"))
+    context, percent = limits.context or planned, f"{100 * point.share:.4g}%"
+    losses = _losses(reading.records, source)
+    return Claim(
+        **about(reading),
+        **own,
+        names=(f"plan:{percent}", f"{reading.folder.path.name}:{percent}"),
+        identity=plan_identity(reading) if point.is_chosen else frozenset(),
+        is_chosen=point.is_chosen,
+        context=context,
+        accuracy_context=whole(shown.setting("length")) or planned,
+        accuracy=Pair(
+            losses.get((EXACT, 1.0), _no_loss(source)),
+            losses.get((point.method, point.share), _no_loss(source)),
+            of_record(point.rise, source, "decision.why.not_evaluated"),
+        ),
+        memory=_memory(point, shown, context, planned),
+        slots=of_record(shown.gains.get((point.share, SLOTS)), source, "decision.why.no_slots_plan"),
+        needs_slots=True,
+        kernels=kernels_of([head.variant for head in shown.heads]) if point.is_chosen and shown.heads else None,
+        tuning_hours=0.0,
+        dtype=str(shown.setting("cache_dtype", "")),
+    )
+
+
+def _about_model(reading: Reading) -> dict[str, Any]:
+    """Which model it is a plan for."""
+    told, source = reading.setting("about"), reading.setting("source")
+    name = told.get("name") if isinstance(told, dict) else None
+    return {"today": str(name or source or ""), "today_keys": model_keys(source)}
+
+
+def plan_identity(reading: Reading) -> Keys:
+    """What a conversion knows the chosen plan by: what its heads keep, else the place of the file."""
+    try:
+        layers = json.loads((reading.folder.path / "plan.json").read_text(encoding="utf-8"))["layers"]
+        return frozenset({f"plan:{config_hash(layers)}"})
+    except (OSError, ValueError, KeyError, TypeError):
+        return frozenset(key.replace("model:", "plan-at:", 1) for key in model_keys(*folder_places(reading)))
+
+
+def of_record(record: Record | None, source: str, why: str) -> Figure:
+    """The figure of a record; without one it is missing, and why."""
+    if record is None or record.value is None:
+        return missing((record.reason if record else None) or why, source)
+    has_interval = record.low is not None and record.high is not None
+    told = "" if has_interval else "decision.why.no_interval"
+    return Figure(record.value, record.low, record.high, record.level, record.n, record.unit, source, told)
+
+
+def _no_loss(source: str) -> Figure:
+    return missing("decision.why.not_evaluated", source)
+
+
+def _losses(records: Iterable[Record], source: str) -> dict[tuple[str, float], Figure]:
+    """Mean loss of each plan over the texts that report."""
+    found: dict[tuple[str, float], dict[Any, float]] = defaultdict(dict)
+    for record in records:
+        if record.metric == "held_out_nats" and record.subject.get("role") == "reporting" and record.value is not None:
+            method, share = record.subject.get("method"), record.subject.get("share")
+            if isinstance(method, str) and isinstance(share, int | float):
+                found[method, float(share)][str(record.subject.get("text"))] = record.value
+    return {
+        key: Figure(sum(by_text.values()) / len(by_text), n=len(by_text), unit=NATS, source=source)
+        for key, by_text in found.items()
+    }
+
+
+def _memory(point: Point, shown: PlanView, context: int | None, planned: int | None) -> Pair:
+    """Its share of the bytes of the cache as it is served, and of the chosen plan the bytes themselves."""
+    source = str(shown.reading.folder.path)
+    if planned is None or context != planned:
+        return Pair(change=missing("decision.why.other_context", source, measured=planned, context=context))
+    if point.state is None or point.state.value is None:
+        return Pair(change=of_record(point.state, source, "decision.why.not_evaluated"))
+    change = exactly(point.state.value, "1", source)
+    kept = [r for r in shown.reading.records if r.metric == "kept_bytes" and r.value is not None]
+    latest = {(r.subject["layer"], r.subject["kv_head"]): r for r in kept}
+    if not point.is_chosen or not latest:
+        return Pair(change=change)
+    today, mine = sum(r.subject["whole"] for r in latest.values()), sum(r.value or 0 for r in latest.values())
+    return Pair(exactly(today, "B", source), exactly(mine, "B", source), change)
