@@ -62,18 +62,18 @@ def _front(rows: list[dict[str, Any]], say: Words) -> dict[str, Any]:
     strokes = chart.mark_rule(strokeWidth=1.2).encode(x=x, y=alt.Y("low:Q", scale=scale), y2="high:Q", color=color)
     zero = drawing.chart("zero").mark_rule(color=drawing.MUTED, strokeDash=[3, 3])
     zero = zero.encode(y=alt.Y("y:Q", scale=scale))
-    first = [next(row for row in rows if row["line"] == line) for line in dict.fromkeys(row["line"] for row in rows)]
-    wanted = [HEIGHT * (y_frame[1] - row["y"]) / (y_frame[1] - y_frame[0]) for row in first]
+    last = list({row["line"]: row for row in rows}.values())
+    wanted = [HEIGHT * (y_frame[1] - row["y"]) / (y_frame[1] - y_frame[0]) for row in last]
     placed = spread(wanted, gap=15, low=0, high=HEIGHT)
     layers = alt.layer(zero, strokes, joined, dots)
-    labels = [row | {"place": place} for row, place in zip(first, placed, strict=True)]
+    labels = [row | {"place": place} for row, place in zip(last, placed, strict=True)]
     names = drawing.chart("labels").mark_text(align="left", dx=9).encode(
         x=x, y=alt.Y("place:Q", scale=None, axis=None), text="line:N", color=color
     )  # fmt: skip
     drawn = alt.layer(layers, names).resolve_scale(y="independent", x="shared")
-    return drawing.specification(
-        drawn, {"rows": rows, "zero": [{"y": 0.0}], "labels": labels}, width=WIDTH, height=HEIGHT
-    )
+    datasets = {"rows": rows, "zero": [{"y": 0.0}], "labels": labels}
+    room = drawing.room_for(row["line"] for row in last)
+    return drawing.specification(drawn, datasets, room, width=WIDTH, height=HEIGHT)
 
 
 def heads(view: PlanView, say: Words) -> Figure | None:

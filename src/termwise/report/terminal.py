@@ -124,7 +124,11 @@ def _verify(shown: VerifyView, folder: Path, say: Words) -> Group:
 def _missing(row: Missing, say: Words) -> str:
     measure = say(f"bench.measure.{row.measure}")
     return say(
-        "terminal.missing", variant=row.variant, measure=measure, length=say.integer(row.length), reason=row.reason
+        "terminal.missing",
+        variant=row.variant,
+        measure=measure,
+        length=say.integer(row.length),
+        reason=say.recorded(row.reason),
     )
 
 
@@ -177,7 +181,7 @@ def _problems(shown: View, say: Words) -> list[Text]:
             "seeds": say.row(problem.seeds) or say("all_seeds"),
             "what": say.known(f"metric.{problem.metric}", problem.metric),
             "state": tables.problem_state(problem, say),
-            "reason": problem.reason or say("problems.no_record"),
+            "reason": say.recorded(problem.reason) or say("problems.no_record"),
         }
         style = _TONES["flag"] if problem.status == "failed" else "dim"
         lines.append(Text(say("terminal.problem", **fields), style=style))
