@@ -17,10 +17,9 @@ def fits(command: Any, record: Record) -> bool:
     plain = [(_is_text, name) for name in TEXTS] + [(_or_none(_is_text), name) for name in OPTIONAL]
     if not isinstance(record.subject, dict) or not _or_none(_is_whole)(record.n):
         return False
-    wanted = _wanted(command, record)
-    return all(check(getattr(record, name)) for check, name in plain) and all(
-        check(record.subject.get(name)) for name, check in wanted.items()
-    )
+    if not all(check(getattr(record, name)) for check, name in plain):
+        return False
+    return all(check(record.subject.get(name)) for name, check in _wanted(command, record).items())
 
 
 def _is_text(value: Any) -> bool:

@@ -16,6 +16,7 @@ MIN_DOCUMENTS = 8
 
 OVER_SEEDS = "t over seeds"
 OVER_DOCUMENTS = "bootstrap over documents"
+OVER_REPEATS = "t over repeats, from percentiles"
 T_OVER_TEXTS = "t over texts"
 BOOTSTRAP_OVER_TEXTS = "bootstrap over texts"
 
@@ -68,6 +69,30 @@ def mean_over_seeds(values: Sequence[float], level: float = 0.95) -> Interval | 
 
 def _around(center: float, half: float, level: float, n: int, method: str) -> Interval:
     return Interval(float(center - half), float(center + half), level, n, method)
+
+
+def around_median(median: float, low: float, high: float, n: int, level: float = 0.95) -> Interval | None:
+    """The interval of a median of which only percentiles 10 and 90 (interpolated) of `n` values are known; None below two.
+
+        median +- t_{n-1, (1+level)/2} sqrt(pi / 2) s / sqrt(n),   s = (high - low) / E_n
+
+    E_n is the distance expected between the percentiles of n standard normal values, their order statistics by Blom's formula.
+    The percentiles themselves are no interval: of two equal things measured 5 times each, they call one faster in 10 % of cases,
+    of 3 times in 32 %. Sources: Student 1908; Blom 1958, "Statistical Estimates and Transformed Beta-Variables".
+
+    >>> around_median(1.0, 0.9, 1.1, n=5).width > 0.2
+    True
+    """
+    from scipy import special
+
+    check_level(level)
+    if n < 2:
+        return None
+    place = 0.1 * (n - 1)
+    first, second = (special.ndtri((rank + 1 - 0.375) / (n + 0.25)) for rank in (int(place), int(place) + 1))
+    expected = -2 * (first + (second - first) * (place - int(place)))
+    half = special.stdtrit(n - 1, (1 + level) / 2) * np.sqrt(np.pi / 2) * (high - low) / expected / np.sqrt(n)
+    return _around(median, float(half), level, n, OVER_REPEATS)
 
 
 def seed_p_value(values: np.ndarray) -> float:

@@ -111,7 +111,7 @@ def _run(folder: str, limits: Limits, refused: list[Refused]) -> Run | None:
     try:
         reading = read(folder)
         command = reading.run.get("command")
-        if command not in MAKERS and command not in KNOWING:
+        if not isinstance(command, str) or command not in {*MAKERS, *KNOWING}:
             known = ", ".join(sorted({*MAKERS, *KNOWING}))
             raise ValueError(f"{folder}: made by termwise {command!r}; a report reads the runs of {known}")
         return Run(

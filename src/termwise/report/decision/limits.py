@@ -116,16 +116,17 @@ def _read(path: Path) -> dict[str, Any]:
 
     try:
         text = path.read_text(encoding="utf-8-sig")
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        found = {} if node is None else yaml.safe_load(text)
+        node, found = yaml.compose(text, Loader=yaml.SafeLoader), yaml.safe_load(text)
     except OSError as error:
         raise ValueError(f"{path}: the limits cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, ValueError) as error:
         told = " ".join(str(error).split())
         raise ValueError(f"{path}: not YAML ({told}); allowed are lines like accuracy: 0.05") from None
+    if found is None:
+        return {}
     if not isinstance(found, dict):
         raise ValueError(f"{path}: holds {type(found).__name__}; allowed are lines like accuracy: 0.05")
-    names = [str(key.value) for key, _ in node.value] if node is not None else []
+    names = [str(key.value) for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ValueError(f"{path}: {twice} stands there twice; leave one of them")
     return {str(name): value for name, value in found.items()}

@@ -124,8 +124,8 @@ def _why_not(evidence: Evidence, outcomes: dict[str, Outcome]) -> str:
     for name in ("accuracy", "memory", "latency", "slots"):
         if outcomes.get(name) is Outcome.BROKEN:
             return f"{name}_broken"
-    costs = {outcomes["memory"], outcomes["latency"]}
-    return "no_gain" if costs <= {Outcome.WITHIN, Outcome.WORSE} else ""
+    costs = (evidence.memory.change, evidence.latency.change)
+    return "no_gain" if all(cost.high is not None and cost.high >= 1 for cost in costs) else ""
 
 
 def _why_open(evidence: Evidence, limits: Limits, outcomes: dict[str, Outcome]) -> str:

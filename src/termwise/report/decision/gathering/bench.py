@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from termwise.results import Record
 
 # Whole models before attention alone: what a user waits for.
 MEASURES = ("step", "generate", "decode")
+LEVEL = 0.95
 FOLDER = "a model folder"  # what run.json calls the formula of one
 
 
@@ -87,7 +89,7 @@ def _machine(reading: Reading) -> str:
 
 
 def _latency(series: Series, shown: BenchView, candidate: Claim) -> Pair:
-    """Seconds a token, and candidate / baseline: the recorded ratio the other way round, percentiles 10 and 90 as its interval."""
+    """Seconds a token, and candidate / baseline: the recorded ratio the other way round."""
     source, context = str(shown.reading.folder.path), candidate.context
     lengths = tuple(series.values)
     if context is None or context not in series.main:
@@ -97,11 +99,20 @@ def _latency(series: Series, shown: BenchView, candidate: Claim) -> Pair:
         return Pair(change=missing(main.reason or "decision.why.not_timed", source))
     base = next((s for s in shown.series if s.variant == BASELINE and s.measure == series.measure), None)
     today = _seconds(base.main.get(context) if base else None, source)
-    change = _inverse(ratio, source) if ratio is not None else missing("decision.why.no_baseline", source)
+    change = (
+        _inverse(ratio, _num_compared(series, shown), source)
+        if ratio is not None
+        else missing("decision.why.no_baseline", source)
+    )
     if change.is_there and series.measure == "decode":
         sizes = tuple((name, shown.reading.setting(name)) for name in ("kv_heads", "key_width"))
         change = dataclasses.replace(change, why="decision.why.attention_alone", fields=sizes)
     return Pair(today, _seconds(main, source), change)
+
+
+def _num_compared(series: Series, shown: BenchView) -> int:
+    """How many subjects of the run were set against the baseline in the same measure."""
+    return sum(one.measure == series.measure and bool(one.ratio) for one in shown.series)
 
 
 def _seconds(record: Record | None, source: str) -> Figure:
@@ -110,13 +121,20 @@ def _seconds(record: Record | None, source: str) -> Figure:
     return Figure(record.value, record.low, record.high, record.level, record.n, record.unit, source)
 
 
-def _inverse(ratio: Record, source: str) -> Figure:
-    """Of baseline / candidate: candidate / baseline, whose ends change places."""
+def _inverse(ratio: Record, num_compared: int, source: str) -> Figure:
+    """Candidate / baseline from the recorded baseline / candidate; its interval is one of the median, Bonferroni over all compared."""
+    from termwise.statistics.intervals import around_median
+
     if ratio.value is None or ratio.value <= 0:
         return missing(ratio.reason or "decision.why.not_timed", source)
-    if not ratio.low or not ratio.high or ratio.low <= 0:
+    interval = None
+    if ratio.low and ratio.high and ratio.n and ratio.low > 0:
+        middle, low, high = (math.log(number) for number in (ratio.value, ratio.low, ratio.high))
+        interval = around_median(middle, low, high, ratio.n, level=1 - (1 - LEVEL) / num_compared)
+    if interval is None:
         return Figure(1 / ratio.value, n=ratio.n, unit="1", source=source, why="decision.why.no_interval")
-    return Figure(1 / ratio.value, 1 / ratio.high, 1 / ratio.low, ratio.level, ratio.n, "1", source)
+    ends = (math.exp(-interval.high), math.exp(-interval.low))
+    return Figure(1 / ratio.value, *ends, interval.level, ratio.n, "1", source)
 
 
 def _crossing(series: Series, reading: Reading) -> Figure:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,7 +76,7 @@ def model_keys(*places: Any) -> Keys:
         if isinstance(place, str | Path) and str(place):
             path = Path(place).expanduser()
             path = path.parent if path.name == "model" else path
-            found |= {f"model:{path.as_posix()}", f"model:{path.resolve().as_posix()}"}
+            found |= {f"model:{path.as_posix()}", f"model:{Path(os.path.abspath(path)).as_posix()}"}
     return frozenset(found)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import re
 from collections.abc import Iterable
@@ -36,6 +37,7 @@ def kernels_of(names: Iterable[str]) -> frozenset[str] | None:
     return found
 
 
+@functools.cache
 def new_dependencies() -> tuple[str, ...] | None:
     """Packages that this one brings to a machine which has transformers and torch; None where their metadata is not there."""
     own = _required(PACKAGE)

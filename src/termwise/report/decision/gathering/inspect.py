@@ -94,13 +94,17 @@ def _no_bytes(reading: Reading, context: int | None) -> Figure:
 
 
 def _orders(shown: InspectView, limits: Limits, context: int | None) -> list[Component]:
-    """One for every step down the ladder around the mean: from a measured rung to the next lower one."""
+    """One for every step down the ladder around the mean, from an even order to the next lower one that was measured.
+
+    A sum that ends in an odd order turns negative for some scores, so odd orders go with the even one above them.
+    """
     found = []
     for slots in dict.fromkeys((None, shown.slots)):
         rungs: dict[int | None, Record] = {}
         if slots and shown.slots_alone is not None:
             rungs[None] = shown.slots_alone
-        rungs.update(shown.rungs.get((CENTER, slots), {}).items())
+        measured = shown.rungs.get((CENTER, slots), {})
+        rungs.update((order, record) for order, record in measured.items() if order % 2 == 0)
         places = sorted(rungs, key=lambda order: -1 if order is None else order)
         found += [_order(*pair, rungs, shown, limits, context) for pair in itertools.pairwise(places)]
     return found

@@ -18,7 +18,7 @@ COMMANDS = ("convert", "study", "plan", "bench", "evaluate", "inspect", "verify"
 
 
 def grouped(claims: Iterable[Claim]) -> list[list[Claim]]:
-    """Claims about the same candidate together: those that share an identity, and no two of one run."""
+    """Claims about the same candidate together: those that share an identity, and no two of one command."""
     groups: list[list[Claim]] = []
     for claim in sorted(claims, key=_order):
         home = next((group for group in groups if _belongs(claim, group)), None)
@@ -30,7 +30,8 @@ def grouped(claims: Iterable[Claim]) -> list[list[Claim]]:
 
 
 def _belongs(claim: Claim, group: Sequence[Claim]) -> bool:
-    return any(claim.identity & other.identity and claim.source != other.source for other in group)
+    is_new = all(claim.command != other.command for other in group)
+    return is_new and any(claim.identity & other.identity for other in group)
 
 
 def alike(claims: Iterable[Claim]) -> list[list[Claim]]:
