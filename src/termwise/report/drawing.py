@@ -115,6 +115,22 @@ def as_given(field: str = "color") -> Any:
     return alt.Color(f"{field}:N", scale=None)
 
 
+def tip(said: str, place: tuple[int, int] | None = None) -> str:
+    """What a mark says when it is pointed at; `place` is its (layer, kv head). Goes into the field that `tips` encodes.
+
+    >>> tip("0.5", (3, 1)), tip("0.5")
+    ('@3,1@0.5', '@@0.5')
+    """
+    return f"@{'' if place is None else f'{place[0]},{place[1]}'}@{said}"
+
+
+def tips(field: str = "tip") -> Any:
+    """A channel that carries the tip of every mark into the SVG, where `figures.svg` finds it."""
+    import altair as alt
+
+    return alt.Description(f"{field}:N")
+
+
 def decades(low: float, high: float) -> list[float]:
     """Ticks of a logarithmic axis: powers of ten, with 2 and 5 between them where there would be fewer than three.
 
