@@ -74,7 +74,7 @@ def test_the_same_figures_stand_on_both_pages(kept):
     numbers = re.compile(r"[+−]?\d[\d,.]*\d")
     pages = [page.write(kept, lang=lang).read_text(encoding="utf-8") for lang in ("en", "ja")]
     cells = [
-        re.findall(r'<td class="number"><span class="value[^"]*">([^<]*)<', markup.replace("\n", ""))
+        re.findall(r'<td [^>]*class="number"[^>]*><span class="value[^"]*">([^<]*)<', markup.replace("\n", ""))
         for markup in pages
     ]
     first, second = ([numbers.findall(html.unescape(cell)) for cell in found] for found in cells)
