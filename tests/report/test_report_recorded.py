@@ -8,6 +8,7 @@ from pathlib import Path
 from test_messages import ALL
 
 from termwise.attention.catalogue import catalogue
+from termwise.data.sizes import counted
 from termwise.report.read import read
 from termwise.report.words import words
 
@@ -48,13 +49,32 @@ def test_reasons_and_notes_of_the_kept_records_are_translated():
 
 
 def test_what_is_translated_is_what_runs_write():
-    """The longest fixed piece of every form stands in the source: a sentence that was reworded there is found here."""
+    """The longest fixed piece of every form stands in the source: a sentence that was reworded there is found here.
+
+    Of one of a thing there is a form of its own; where the source counts, it has the thing without the s of several.
+    """
     sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src" / "termwise").rglob("*.py"))
     joined = re.sub(r'"\s*\n\s*f?"', "", sources)
     pieces = {
-        key: max(re.split(r"\{\w+\}", text), key=len) for key, (text, _) in ALL.items() if key.startswith("recorded.")
+        key: max(re.split(r"\{\w+\}|\b1 ", text), key=len).strip().removesuffix("s")
+        for key, (text, _) in ALL.items()
+        if key.startswith("recorded.")
     }
     assert {key: piece for key, piece in pieces.items() if piece not in joined} == {}
+
+
+def test_one_of_a_thing_is_told_too():
+    """As the source counts: no form for several takes it."""
+    notes = [
+        f"left out {counted(1, 'empty document')}",
+        f"replaced {counted(1, 'piece')} of bad UTF-8 by U+FFFD",
+        "removed 1 training document that is an exact copy of a held-out one",
+        "removed 1 exact copy of other documents, so that none is on both sides",
+        f"text: {counted(1, 'document')}, 900 characters in 'a.txt'",
+        f"the definition in float64, {counted(1, 'row')}",
+    ]
+    assert untold(set(notes)) == []
+    assert all(JAPANESE.search(SAY.recorded(note)) and "1" in SAY.recorded(note) for note in notes)
 
 
 def test_a_form_takes_whole_sentences_only():

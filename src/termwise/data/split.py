@@ -151,9 +151,11 @@ def _plan_blocks(found: Scan, held_out: float) -> Plan:
         f"cut into contiguous blocks, instead of whole documents"
     ]
     if copies := int((sides == REMOVED).sum()):
-        notes.append(
-            f"removed {counted(copies, 'exact copy', 'exact copies')} of other documents, so that none is on both sides"
+        one, several = (
+            "exact copy of other documents, so that none is on both sides",
+            "exact copies of other documents, so that none is on both sides",
         )
+        notes.append(f"removed {counted(copies, one, several)}")
     return Plan(sides, cuts, tuple(notes))
 
 

@@ -281,7 +281,9 @@ def _notes(listing: _Listing, found: Scan, counts: Counts, plan: Plan, parts: li
     if counts.empty:
         notes.append(f"left out {counted(counts.empty, 'empty document')}")
     if counts.replaced:
-        notes.append(f"replaced {counted(counts.replaced, 'piece')} of bad UTF-8 by U+FFFD")
+        notes.append(
+            f"replaced {counted(counts.replaced, 'piece of bad UTF-8 by U+FFFD', 'pieces of bad UTF-8 by U+FFFD')}"
+        )
     notes += plan.notes
     sizes = [f"{in_bytes(part.num_bytes)} in {counted(part.num_tokens, 'token')}" for part in parts]
     return [*notes, f"{in_bytes(found.num_bytes)} of text: training {sizes[0]}, held out {sizes[1]}"]

@@ -89,7 +89,7 @@ def _failed(errors: Errors, is_bad: Tensor, mean: Tensor, row: Tensor, names: tu
     limit = float(mean[part])
     reason = (
         f"{names[0]} differs from {names[1]}: first in {layer}, from position {position} of sequence {sequence} on "
-        f"({size:.2g} there, {int(is_off.sum())} of {counted(len(values), 'row')}; relative RMS {value:.2g}, allowed is {limit:.2g})"
+        f"({size:.2g} there, {int(is_off.sum())} of {len(values)} rows; relative RMS {value:.2g}, allowed is {limit:.2g})"
     )
     where = {"layer": part if part < len(mean) - 1 else "logits", "position": position, "sequence": sequence}
     return Outcome(value, limit, "failed", reason, where=where)

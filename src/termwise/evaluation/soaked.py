@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from termwise.data.sizes import counted
 from termwise.evaluation.judging import PROMISED, Outcome
 from termwise.evaluation.soak import STEPS, Stream
 
@@ -47,17 +46,14 @@ def far(seen: Stream, num_layers: int) -> Outcome:
         return Outcome(None, status="excluded", reason="a full pass over the stream is compared in float32 alone")
     places, errors = seen.far
     limit = 2 * PROMISED[seen.dtype] * num_layers
-    value, method = (
-        float(errors.square().mean().sqrt()),
-        f"{counted(len(places), 'place')} up to token {places[-1] + 1:,}",
-    )
+    value, method = float(errors.square().mean().sqrt()), f"{len(places)} places up to token {places[-1] + 1:,}"
     bad = ~(errors <= limit)
     if not bool(bad.any()):
         return Outcome(value, limit, method=method, where={"layer": "logits"})
     first = places[int(bad.nonzero()[0])]
     reason = (
         f"the stream differs from one full pass by the parallel form: the logits first at position {first:,} "
-        f"({float(errors[bad][0]):.2g}, allowed is {limit:.2g}; {int(bad.sum())} of {counted(len(places), 'place')})"
+        f"({float(errors[bad][0]):.2g}, allowed is {limit:.2g}; {int(bad.sum())} of {len(places)} places)"
     )
     return Outcome(value, limit, "failed", reason, where={"layer": "logits", "position": first})
 
