@@ -57,7 +57,11 @@ class Planted:
 
     @staticmethod
     def describe(name: str) -> dict[str, Any]:
-        cancels = ["a coefficient common to all weights cancels"] if name == "taylor:0..1@mean" else []
+        cancels = (
+            ["a coefficient on a single order is a common factor on all weights and cancels"]
+            if name == "taylor:0..1@mean"
+            else []
+        )
         return {
             "name": name,
             "formula": NAMES.get(name, f"w({name}) / sum"),
@@ -70,7 +74,7 @@ class Planted:
     def record(self, kind: str, metric: str, unit: str, value: float | None, subject: dict, **more: Any) -> None:
         more = {"started": "2026-03-01T10:00:00+00:00", "form": "parallel", "config_hash": "a1b2c3d4e5f6"} | more
         if value is None:
-            more = {"status": "not_measured", "reason": "not asked for"} | more
+            more = {"status": "not_measured", "reason": "left out by --no-recall"} | more
         record = Record(run_id="study-1", kind=kind, subject=subject, metric=metric, value=value, unit=unit, **more)
         self.lines.append(record.to_json())
 

@@ -36,7 +36,7 @@ def test_a_message_is_there_in_both_languages_with_the_same_fields():
 
 
 # Fields, units, files and commands are no words of the sentence.
-NAMES = re.compile(r"\{.*?\}|nats(?:/| a )token|bits/byte|\w+\.jsonl?|`.*?`|termwise \w+|--\w+")
+NAMES = re.compile(r"\{.*?\}|nats(?:/| a )token|bits/byte|\w+\.jsonl?|`.*?`|termwise \w+|--[\w-]+")
 
 
 def has_term(english: str, term: str) -> bool:

@@ -57,7 +57,7 @@ def test_what_it_found_is_said_in_words(tmp_path, answer, value, told):
     assert told in line
     assert found.headline == "softmax has the lowest held-out loss; linear_elu came out higher."
     assert [group.answer for group in found.groups] == ["higher"]
-    assert told in page.render(study, words("en")).replace("\n", " ")
+    assert told in page.write(study.reading.folder.path).read_text(encoding="utf-8").replace("\n", " ")
     japanese = summary(study, words("ja"))
     assert any(line.startswith("対照\N{FULLWIDTH COLON}softmaxを別のシードで") for line in japanese.lines)
 
@@ -73,7 +73,7 @@ def test_it_is_shown_with_the_others_under_its_own_seeds(tmp_path):
     assert f"{CONTROL} is a control: softmax a second time" in result.caption
     assert page.title(study, words("en")).startswith("2 attention variants on")
     assert {curve.seed for curve in study.curves() if curve.variant == CONTROL} == set(study.control.seeds)
-    assert "1000000, 1000001, 1000002" in page.render(study, words("en"))
+    assert "1000000, 1000001, 1000002" in page.write(study.reading.folder.path).read_text(encoding="utf-8")
 
 
 def test_what_has_not_been_trained_is_named_with_its_own_seeds(tmp_path):

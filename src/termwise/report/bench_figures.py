@@ -139,7 +139,8 @@ def _chart(lines: list[Line], is_size: bool, say: Words) -> dict[str, Any]:
     color = drawing.as_given()
     rows = drawing.chart("rows")
     joined = rows.mark_line(strokeWidth=2).encode(x=x, y=y, color=color, detail="line:N")
-    dots = rows.mark_point(filled=True, size=34, opacity=1).encode(x=x, y=y, color=color)
+    dots = rows.mark_point(filled=True, size=34, opacity=1)
+    dots = dots.encode(x=x, y=y, color=color, description=drawing.tips())
     strokes = rows.mark_rule(strokeWidth=1.2).encode(x=x, y=alt.Y("low:Q", scale=scale), y2="high:Q", color=color)
     crossings = drawing.chart("crossings")
     down = crossings.mark_rule(strokeDash=[2, 3], strokeWidth=1.4).encode(x=x, color=color)
@@ -148,7 +149,7 @@ def _chart(lines: list[Line], is_size: bool, say: Words) -> dict[str, Any]:
     )
     layers, labels = _labels(lines, y_frame)
     inner = alt.layer(joined, strokes, dots, down)
-    datasets = {"rows": _rows(lines), "crossings": _crossings(lines, say), "labels": labels}
+    datasets = {"rows": _rows(lines, is_size, say), "crossings": _crossings(lines, say), "labels": labels}
     return drawing.specification(
         alt.layer(inner, at, *layers).resolve_scale(y="independent"),
         datasets,
@@ -158,12 +159,14 @@ def _chart(lines: list[Line], is_size: bool, say: Words) -> dict[str, Any]:
     )
 
 
-def _rows(lines: list[Line]) -> list[dict[str, Any]]:
+def _rows(lines: list[Line], is_size: bool, say: Words) -> list[dict[str, Any]]:
+    form = say.size if is_size else say.duration
     return [
-        {"line": line.label, "color": line.color, "x": p.x, "y": p.y, "low": p.low, "high": p.high}
+        {"line": line.label, "color": line.color, "x": p.x, "y": p.y, "low": p.low, "high": p.high,
+         "tip": drawing.tip(f"{line.label}, {say.length(p.x)}: {form(p.y)}")}
         for line in lines
         for p in line.points
-    ]
+    ]  # fmt: skip
 
 
 def _crossings(lines: list[Line], say: Words) -> list[dict[str, Any]]:

@@ -41,7 +41,7 @@ def measure_table(measure: str, view: BenchView, say: Words) -> Table:
         *(Column(say("bench.column.length", n=say.length(n)), is_number=True) for n in lengths),
     )
     rows = tuple(
-        (Cell(name(one, say), view.formulas.get(one.variant, "")), *(_cell(one, n, say) for n in lengths))
+        (Cell(name(one, say), say.recorded(view.formulas.get(one.variant, ""))), *(_cell(one, n, say) for n in lengths))
         for one in series
     )
     return Table(say(f"bench.table.{measure}", n=128), columns, rows, _strong(series))
@@ -200,7 +200,7 @@ def forms(view: BenchView, say: Words) -> Table | None:
                 say(f"bench.measure.{one.measure}"),
                 lengths,
                 form_name(form, say),
-                records[-1].reason or "",
+                say.recorded(records[-1].reason or ""),
             )
             rows.append(tuple(Cell(text) for text in texts))
     return Table(say("bench.form.caption"), columns, tuple(rows)) if rows else None
@@ -214,7 +214,11 @@ def problems(view: BenchView, say: Words) -> Table | None:
             Cell(missing.variant),
             Cell(say(f"bench.measure.{missing.measure}")),
             Cell(say.length(missing.length)),
-            Cell(missing.reason, say(f"status.{missing.status}"), "flag" if missing.status == "failed" else "missing"),
+            Cell(
+                say.recorded(missing.reason),
+                say(f"status.{missing.status}"),
+                "flag" if missing.status == "failed" else "missing",
+            ),
         )
         for missing in view.problems
     )

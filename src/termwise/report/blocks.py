@@ -10,11 +10,15 @@ Tone = Literal["", "missing", "lower", "higher", "flag"]
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: what it says, a smaller line under it, and a tone that is never the only sign of its meaning."""
+    """One cell: what it says, a smaller line under it, and a tone that is never the only sign of its meaning.
+
+    `value` is the number behind the text, by which a table can be sorted.
+    """
 
     text: str
     note: str = ""
     tone: Tone = ""
+    value: float | None = None
 
 
 @dataclass(frozen=True)

@@ -142,7 +142,7 @@ def _loss_row(name: str, view: ConvertView, say: Words) -> tuple[Cell, ...]:
     record, found = view.losses[name], view.differences.get((name, ORIGINAL))
     label = Cell(_model(name, say))
     if record.value is None:
-        return label, Cell(say("not_measured"), record.reason or "", "missing"), Cell(""), Cell("")
+        return label, Cell(say("not_measured"), say.recorded(record.reason or ""), "missing"), Cell(""), Cell("")
     if found is None:
         return label, Cell(say.number(record.value, 4)), Cell(""), Cell("")
     interval = Cell(say.interval(found.low, found.high, is_signed=True))
@@ -175,7 +175,7 @@ def sizes(view: ConvertView, say: Words) -> Facts | None:
 
 def _missing(view: ConvertView, say: Words) -> Lines:
     reasons = [
-        say("convert.missing", model=_model(name, say), reason=record.reason or "")
+        say("convert.missing", model=_model(name, say), reason=say.recorded(record.reason or ""))
         for name, record in view.losses.items()
         if record.value is None
     ]

@@ -19,6 +19,7 @@ HIGHER = "#c2570c"
 # Told apart with any colour vision, and dark enough for text on white. In this order: a variant keeps its colour.
 SERIES = ("#0f6cb0", "#c2570c", "#0d8065", "#a34a86", "#8a6d0b", "#5a5fc0", "#5b7a1e", "#8c4a3a")
 
+FONT = "system-ui, 'Hiragino Sans', 'Yu Gothic UI', 'Yu Gothic', Meiryo, 'Noto Sans CJK JP', sans-serif"
 FONT_SIZE = 12
 LONGEST_NAME = 25
 LETTER = 6.6
@@ -43,7 +44,7 @@ def configuration() -> dict[str, Any]:
         "axisX": {"grid": False},
         "axisY": {"domain": False, "ticks": False, "labelPadding": 6},
         "background": "transparent",
-        "font": "system-ui, sans-serif",
+        "font": FONT,
         "header": {"labelColor": INK, "labelFontSize": FONT_SIZE - 1, "labelPadding": 4, "title": None},
         "text": {"fontSize": FONT_SIZE},
         "view": {"stroke": "transparent"},
@@ -112,6 +113,22 @@ def as_given(field: str = "color") -> Any:
     import altair as alt
 
     return alt.Color(f"{field}:N", scale=None)
+
+
+def tip(said: str, place: tuple[int, int] | None = None) -> str:
+    """What a mark says when it is pointed at; `place` is its (layer, kv head). Goes into the field that `tips` encodes.
+
+    >>> tip("0.5", (3, 1)), tip("0.5")
+    ('@3,1@0.5', '@@0.5')
+    """
+    return f"@{'' if place is None else f'{place[0]},{place[1]}'}@{said}"
+
+
+def tips(field: str = "tip") -> Any:
+    """A channel that carries the tip of every mark into the SVG, where `figures.svg` finds it."""
+    import altair as alt
+
+    return alt.Description(f"{field}:N")
 
 
 def decades(low: float, high: float) -> list[float]:

@@ -34,9 +34,9 @@ def ladder(view: InspectView, say: Words) -> Figure | None:
             assert record.value is not None
             low, high = (end if end is not None else record.value for end in (record.low, record.high))
             ends = {"low": max(base + low, 0.0), "high": base + high}
-            rows.append(
-                {"line": name, "color": color, "dash": slots or "", "x": order, "y": base + record.value, **ends}
-            )
+            tip = drawing.tip(f"{name}, 0..{order}: {say.number(base + record.value)}")
+            at = {"x": order, "y": base + record.value, "tip": tip}
+            rows.append({"line": name, "color": color, "dash": slots or "", **at, **ends})
         told += [(f"{name}, 0..{order}", say.number(base + (record.value or 0.0))) for order, record in even.items()]
     if not rows:
         return None
@@ -76,7 +76,8 @@ def _ladder_chart(rows: list[dict[str, Any]], lines: list[dict[str, Any]], y_tit
     chart = drawing.chart("rows")
     dash = alt.StrokeDash("dash:N", legend=None, scale=alt.Scale(range=[[1, 0], [5, 3]]))
     joined = chart.mark_line(strokeWidth=2).encode(x=x, y=y, color=color, detail="line:N", strokeDash=dash)
-    dots = chart.mark_point(filled=True, size=36, opacity=1).encode(x=x, y=y, color=color)
+    dots = chart.mark_point(filled=True, size=36, opacity=1)
+    dots = dots.encode(x=x, y=y, color=color, description=drawing.tips())
     strokes = chart.mark_rule(strokeWidth=1.2).encode(x=x, y=alt.Y("low:Q", scale=scale), y2="high:Q", color=color)
     rules = drawing.chart("lines")
     across = rules.mark_rule(color=drawing.INK, strokeDash=[2, 3]).encode(y=y)
@@ -120,8 +121,12 @@ def importance(view: InspectView, say: Words) -> Figure | None:
     if not cells:
         return None
     num_heads = 1 + max(head for _, head in cells)
-    rows = [_cell(layer, say("inspect.head", n=head), value) for (layer, head), value in cells.items()]
-    rows += [_cell(layer, say("inspect.layer.whole"), record.value or 0.0) for layer, record in view.layers.items()]
+    rows = [_head_cell(place, value, say.signed(value, 4), say) for place, value in cells.items()]
+    whole = say("inspect.layer.whole")
+    rows += [
+        _cell(layer, whole, record.value or 0.0, drawing.tip(f"{layer}, {whole}: {say.signed(record.value, 4)}"))
+        for layer, record in view.layers.items()
+    ]
     order = [say("inspect.head", n=head) for head in range(num_heads)] + [say("inspect.layer.whole")]
     title = say("inspect.figure.importance" if view.has_loss else "inspect.figure.importance.encoder")
     most = sorted(cells.items(), key=lambda one: -one[1])[:5]
@@ -131,8 +136,17 @@ def importance(view: InspectView, say: Words) -> Figure | None:
     )
 
 
-def _cell(layer: int, row: str, value: float) -> dict[str, Any]:
-    return {"layer": layer, "row": row, "value": value}
+def _cell(layer: float, row: str, value: float, tip: str) -> dict[str, Any]:
+    return {"layer": layer, "row": row, "value": value, "tip": tip}
+
+
+def _head_cell(place: Place, value: float, text: str, say: Words) -> dict[str, Any]:
+    """One kv head of a map that has a row a head."""
+    return _cell(place[0], say("inspect.head", n=place[1]), value, _tip(place, text, say))
+
+
+def _tip(place: Place, text: str, say: Words) -> str:
+    return drawing.tip(f"{say('inspect.place', layer=place[0], head=place[1])}: {text}", place)
 
 
 def head_maps(view: InspectView, say: Words) -> list[Figure]:
@@ -143,7 +157,7 @@ def head_maps(view: InspectView, say: Words) -> list[Figure]:
         if name == "far_weight":
             cells = {(h.layer, h.kv_head): h.far for h in view.heads if h.far is not None}
         if cells:
-            rows = [_cell(layer, say("inspect.head", n=head), value) for (layer, head), value in cells.items()]
+            rows = [_head_cell(place, value, say.number(value), say) for place, value in cells.items()]
             order = [say("inspect.head", n=head) for head in range(1 + max(head for _, head in cells))]
             title = say(f"inspect.map.{name}")
             told = [
@@ -184,7 +198,10 @@ def _order_map(view: InspectView, metric: str, center: str, slots: str | None, s
     rows = []
     for order, cells in by_order.items():
         name = say("inspect.order" if metric == "magnitude" else "inspect.orders", order=order)
-        rows += [{"layer": layer + head / heads, "row": name, "value": value} for (layer, head), value in cells.items()]
+        rows += [
+            _cell(place[0] + place[1] / heads, name, value, _tip(place, f"{value:.2g}", say))
+            for place, value in cells.items()
+        ]
     order_names = [
         say("inspect.order" if metric == "magnitude" else "inspect.orders", order=n) for n in sorted(by_order)
     ]
@@ -252,5 +269,6 @@ def _map(
         x=alt.X("layer:Q", title=None, scale=x_scale, axis=ticks), x2="end:Q",
         y=alt.Y("row:N", sort=order, title=None, axis=alt.Axis(ticks=False, domain=False)),
         color=drawing.as_given(), fillOpacity=alt.FillOpacity("size:Q", scale=scale, legend=None),
+        description=drawing.tips(),
     )  # fmt: skip
     return drawing.specification(squares, {"cells": made}, width=width, height=ROW * len(order))

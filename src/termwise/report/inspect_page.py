@@ -48,7 +48,7 @@ def summary(view: InspectView, say: Words) -> Summary:
         for line in (_exact(view, say), _ladder(view, say), _slots(view, say), _heads(view, say), _ranks(view, say))
         if line
     ]
-    warnings = view.reading.setting("warnings", [])
+    warnings = map(say.recorded, view.reading.setting("warnings", []))
     return Summary(headline, (*warnings, *lines), ())
 
 
@@ -223,9 +223,9 @@ def _text(view: InspectView, say: Words) -> Facts:
     size = say("inspect.size", texts=setting("texts", 0), length=setting("length", 0))
     pairs = [
         (say("inspect.fact.model"), (say.row(about) or say("none_given"),), False),
-        (say("inspect.fact.text"), tuple(data.get("notes", ())) or (say("none_given"),), False),
+        (say("inspect.fact.text"), tuple(map(say.recorded, data.get("notes", ()))) or (say("none_given"),), False),
         (say("inspect.fact.size"), (size,), False),
-        (say("inspect.fact.places"), tuple(data.get("places", ())) or (say("none_given"),), False),
+        (say("inspect.fact.places"), tuple(map(say.recorded, data.get("places", ()))) or (say("none_given"),), False),
         (say("inspect.fact.digest"), (str(data.get("digest", "")),), True),
         (say("inspect.fact.reduced"), (str(setting("reduced", "")),), True),
     ]

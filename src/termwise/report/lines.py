@@ -146,7 +146,9 @@ def _together(lines: list[Line], frame: Frame, palette: dict[str, str], ends: di
     rows = [row | {"color": palette[row["variant"]]} for row in _rows(lines)]
     single = len(lines) == len(ends)
     marks = drawing.chart("rows").mark_line(clip=True, strokeWidth=2 if single else 1.4)
-    marks = marks.encode(x=frame.x(), y=frame.y(), color=drawing.as_given(), detail="line:N")
+    marks = marks.encode(
+        x=frame.x(), y=frame.y(), color=drawing.as_given(), detail="line:N", description=drawing.tips()
+    )
     low, high = frame.range
     wanted = [min(max((high - y) * HEIGHT / (high - low), 0.0), HEIGHT) for y in ends.values()]
     placed = spread(wanted, gap=15, low=0, high=HEIGHT)
@@ -188,7 +190,13 @@ def _panels(lines: list[Line], frame: Frame, view: View, order: list[str]) -> di
 
 def _rows(lines: Sequence[Line]) -> list[dict[str, Any]]:
     return [
-        {"variant": line.variant, "line": f"{line.variant} {line.seed}", "x": x, "y": y}
+        {
+            "variant": line.variant,
+            "line": f"{line.variant} {line.seed}",
+            "x": x,
+            "y": y,
+            "tip": drawing.tip(line.variant),
+        }
         for line in lines
         for x, y in zip(line.x, line.y, strict=True)
     ]

@@ -8,7 +8,7 @@ from typing import Any
 from termwise.report import drawing
 from termwise.report.blocks import Figure
 from termwise.report.placing import spread
-from termwise.report.plan_view import KINDS, METHODS, PlanView
+from termwise.report.plan_view import KINDS, METHODS, Head, PlanView
 from termwise.report.words import Words
 
 WIDTH, HEIGHT = 460, 300
@@ -27,6 +27,7 @@ def front(view: PlanView, say: Words) -> Figure | None:
     rows: list[dict[str, Any]] = [
         {
             "line": say(f"plan.method.{method}"), "color": COLORS[method], "x": point.taken, "y": point.rise.value,
+            "tip": drawing.tip(f"{say(f'plan.method.{method}')}, {say.share(point.taken)}: {say.signed(point.rise.value, 4)}"),
             "low": point.rise.value if point.rise.low is None else point.rise.low,
             "high": point.rise.value if point.rise.high is None else point.rise.high,
         }
@@ -56,22 +57,23 @@ def _front(rows: list[dict[str, Any]], say: Words) -> dict[str, Any]:
     color = drawing.as_given()
     chart = drawing.chart("rows")
     joined = chart.mark_line(strokeWidth=2).encode(x=x, y=y, color=color, detail="line:N")
-    dots = chart.mark_point(filled=True, size=50, opacity=1).encode(x=x, y=y, color=color)
+    dots = chart.mark_point(filled=True, size=50, opacity=1)
+    dots = dots.encode(x=x, y=y, color=color, description=drawing.tips())
     strokes = chart.mark_rule(strokeWidth=1.2).encode(x=x, y=alt.Y("low:Q", scale=scale), y2="high:Q", color=color)
     zero = drawing.chart("zero").mark_rule(color=drawing.MUTED, strokeDash=[3, 3])
     zero = zero.encode(y=alt.Y("y:Q", scale=scale))
-    first = [next(row for row in rows if row["line"] == line) for line in dict.fromkeys(row["line"] for row in rows)]
-    wanted = [HEIGHT * (y_frame[1] - row["y"]) / (y_frame[1] - y_frame[0]) for row in first]
+    last = list({row["line"]: row for row in rows}.values())
+    wanted = [HEIGHT * (y_frame[1] - row["y"]) / (y_frame[1] - y_frame[0]) for row in last]
     placed = spread(wanted, gap=15, low=0, high=HEIGHT)
     layers = alt.layer(zero, strokes, joined, dots)
-    labels = [row | {"place": place} for row, place in zip(first, placed, strict=True)]
+    labels = [row | {"place": place} for row, place in zip(last, placed, strict=True)]
     names = drawing.chart("labels").mark_text(align="left", dx=9).encode(
         x=x, y=alt.Y("place:Q", scale=None, axis=None), text="line:N", color=color
     )  # fmt: skip
     drawn = alt.layer(layers, names).resolve_scale(y="independent", x="shared")
-    return drawing.specification(
-        drawn, {"rows": rows, "zero": [{"y": 0.0}], "labels": labels}, width=WIDTH, height=HEIGHT
-    )
+    datasets = {"rows": rows, "zero": [{"y": 0.0}], "labels": labels}
+    room = drawing.room_for(row["line"] for row in last)
+    return drawing.specification(drawn, datasets, room, width=WIDTH, height=HEIGHT)
 
 
 def heads(view: PlanView, say: Words) -> Figure | None:
@@ -83,7 +85,7 @@ def heads(view: PlanView, say: Words) -> Figure | None:
     cells = [
         {
             "x": head.layer, "end": head.layer + 1, "row": say("plan.head", n=head.kv_head), "color": KIND_COLORS[head.keeps],
-            "size": math.sqrt(head.share), "text": say.integer(100 * head.share),
+            "size": math.sqrt(head.share), "text": say.integer(100 * head.share), "tip": _tip(head, say),
         }
         for head in view.heads
     ]  # fmt: skip
@@ -99,6 +101,11 @@ def heads(view: PlanView, say: Words) -> Figure | None:
     )
 
 
+def _tip(head: Head, say: Words) -> str:
+    place = say("inspect.place", layer=head.layer, head=head.kv_head)
+    return drawing.tip(f"{place}: {head.variant}, {say.share(head.share)}", (head.layer, head.kv_head))
+
+
 def _map(cells: list[dict[str, Any]], names: list[str], layers: int, say: Words) -> dict[str, Any]:
     import altair as alt
 
@@ -108,6 +115,7 @@ def _map(cells: list[dict[str, Any]], names: list[str], layers: int, say: Words)
     squares = drawing.chart("cells").mark_rect(stroke=drawing.GRID, strokeWidth=0.6).encode(
         x=alt.X("x:Q", title=say("plan.axis.layer"), scale=scale, axis=ticks), x2="end:Q", y=y, color=drawing.as_given(),
         fillOpacity=alt.FillOpacity("size:Q", scale=alt.Scale(domain=[0, 1], range=[0.08, 1.0]), legend=None),
+        description=drawing.tips(),
     )  # fmt: skip
     width = min(MAP_WIDTH, max(260, 28 * layers))
     drawn = squares

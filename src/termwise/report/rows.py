@@ -54,7 +54,8 @@ def _difference_chart(rows: list[dict[str, Any]], width: int, say: Words) -> dic
         for over, stroke, opacity in (("seeds", 8, 0.3), ("documents", 2, 1.0))
     ]
     zero = drawing.chart("zero").mark_rule(color=drawing.MUTED, strokeDash=[3, 3])
-    dots = base.mark_point(filled=True, size=60, opacity=1).encode(x=alt.X("value:Q", **x), color=drawing.as_given())
+    dots = base.mark_point(filled=True, size=60, opacity=1)
+    dots = dots.encode(x=alt.X("value:Q", **x), color=drawing.as_given(), description=drawing.tips())
     numbers = base.mark_text(align="right", color=drawing.INK).encode(x=alt.value(width + 52), text="text:N")
     layers = alt.layer(zero.encode(x=alt.X("x:Q", **x)), *intervals, dots, numbers)
     return drawing.specification(
@@ -77,9 +78,18 @@ def _difference_row(variant: Variant, say: Words) -> dict[str, Any]:
     value, verdict = difference(variant), variant.verdict
     color = _ANSWER_COLORS.get((verdict.reason or "") if verdict else "", drawing.MUTED)
     row: dict[str, Any] = {"variant": variant.name, "value": value, "text": say.signed(value), "color": color}
+    row["tip"] = drawing.tip(f"{variant.name}: {row['text']} {_interval(variant, say)}".rstrip())
     for name, record in (("seeds", variant.over_seeds), ("documents", variant.over_documents)):
         row |= {f"{name}_low": record.low if record else None, f"{name}_high": record.high if record else None}
     return row
+
+
+def _interval(variant: Variant, say: Words) -> str:
+    """The interval that its verdict rests on; empty where there is none."""
+    record = variant.verdict
+    if record is None or record.low is None or record.high is None:
+        return ""
+    return say.interval(record.low, record.high, is_signed=True)
 
 
 def _frame(rows: list[dict[str, Any]]) -> list[float]:
@@ -120,7 +130,11 @@ def _recall_colors(view: View, is_crowded: bool) -> dict[str, str]:
 def _recall_chart(shown: list[Variant], palette: dict[str, str], width: int, say: Words) -> dict[str, Any]:
     import altair as alt
 
-    rows = [{"variant": v.name, "value": x, "color": palette[v.name]} for v in shown for x in v.recall.values]
+    rows = [
+        {"variant": v.name, "value": x, "color": palette[v.name], "tip": drawing.tip(f"{v.name}: {say.number(x, 2)}")}
+        for v in shown
+        for x in v.recall.values
+    ]
     means = [{"variant": v.name, "text": say.number(v.recall.value, 2)} for v in shown]
     y = _variants([v.name for v in shown])
     axis = alt.Axis(format=".1f", tickCount=5)
@@ -128,7 +142,8 @@ def _recall_chart(shown: list[Variant], palette: dict[str, str], width: int, say
     marks = drawing.chart("rows").mark_point(filled=True, size=70, opacity=0.7)
     numbers = drawing.chart("means").mark_text(align="right", color=drawing.INK)
     layers = alt.layer(
-        marks.encode(x=x, y=y, color=drawing.as_given()), numbers.encode(y=y, x=alt.value(width + 38), text="text:N")
+        marks.encode(x=x, y=y, color=drawing.as_given(), description=drawing.tips()),
+        numbers.encode(y=y, x=alt.value(width + 38), text="text:N"),
     )
     return drawing.specification(
         layers, {"rows": rows, "means": means}, _room(means), width=width, height=alt.Step(ROW)

@@ -42,6 +42,8 @@ def state(view: View, say: Words) -> Figure | None:
         return None
     title, context = say("figure.state"), say.integer(view.context)
     missing = [v for v in view.compared if v.name not in {point.variant for point in points}]
+    told = [(p.variant, say.row((say.bytes(p.size), say.number(p.loss)))) for p in points]
+    tips = {name: drawing.tip(f"{name}: {text}") for name, text in told}
     note = say("figure.state.caption", context=context)
     if drawing.is_crowded(len(points)):
         note = say.sentences((note, say("figure.state.caption.crowded")))
@@ -49,8 +51,8 @@ def state(view: View, say: Words) -> Figure | None:
         "state",
         title,
         drawing.caption(note, missing, say),
-        drawing.described(title, [(p.variant, say.row((say.bytes(p.size), say.number(p.loss)))) for p in points], say),
-        _chart(points, view.baseline, say("axis.state", context=context), say("axis.held_out")),
+        drawing.described(title, told, say),
+        _chart(points, view.baseline, say("axis.state", context=context), say("axis.held_out"), tips),
     )
 
 
@@ -67,7 +69,7 @@ def unbeaten(points: list[Point]) -> list[Point]:
     return front
 
 
-def _chart(points: list[Point], baseline: str, x_title: str, y_title: str) -> dict[str, Any]:
+def _chart(points: list[Point], baseline: str, x_title: str, y_title: str, tips: dict[str, str]) -> dict[str, Any]:
     import altair as alt
 
     front = unbeaten(points)
@@ -79,9 +81,12 @@ def _chart(points: list[Point], baseline: str, x_title: str, y_title: str) -> di
     x = alt.X("x:Q", scale=alt.Scale(type="log", domain=x_frame, nice=False), title=x_title, axis=axis)
     y = alt.Y("y:Q", scale=alt.Scale(domain=y_frame, nice=False, zero=False), title=y_title, axis=alt.Axis(tickCount=5))
     joined = drawing.chart("front").mark_line(color=drawing.FAINT, strokeWidth=1.5)
-    rows = [p.row | ({} if p in named else {"color": drawing.FAINT}) for p in points]
+    rows = [p.row | {"tip": tips[p.variant]} | ({} if p in named else {"color": drawing.FAINT}) for p in points]
     dots = drawing.chart("rows").mark_point(filled=True, size=75, opacity=1)
-    layers = [joined.encode(x=x, y=y, order="x:Q"), dots.encode(x=x, y=y, color=drawing.as_given())]
+    layers = [
+        joined.encode(x=x, y=y, order="x:Q"),
+        dots.encode(x=x, y=y, color=drawing.as_given(), description=drawing.tips()),
+    ]
     datasets = {"front": [p.row for p in front], "rows": rows}
     for place, (point, label) in enumerate(zip(named, _labels(named, points, x_frame, y_frame), strict=True)):
         if label is not None:

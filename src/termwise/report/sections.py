@@ -70,7 +70,7 @@ def _about_data(view: View, say: Words) -> list[Pair]:
     if view.num_documents:
         pairs.append((say("fact.documents"), (say.integer(view.num_documents),), False))
     if notes:
-        lines = tuple(str(note) for note in (notes if isinstance(notes, list) else [notes]))
+        lines = tuple(say.recorded(str(note)) for note in (notes if isinstance(notes, list) else [notes]))
         pairs.append((say("fact.notes"), lines, False))
     return pairs
 

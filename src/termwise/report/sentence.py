@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from termwise.report import drawing
-from termwise.report.page import HERE
+from termwise.report.rendering import HERE
 from termwise.report.words import Words, words
 from termwise.results import atomic_write_text
 

@@ -210,10 +210,10 @@ def variants(view: View, say: Words) -> Table:
     rows = tuple(
         (
             Cell(v.name),
-            Cell(v.formula or say("none_given"), v.note),
+            Cell(v.formula or say("none_given"), say.recorded(v.note)),
             Cell(v.short_name or say("none_given")),
             Cell(say.row(v.equal_names) or say("none")),
-            Cell("; ".join(v.parts_that_cancel) or say("none")),
+            Cell(say.groups(map(say.recorded, v.parts_that_cancel)) or say("none")),
         )
         for v in sorted(view.variants, key=lambda v: v.order)
     )
@@ -234,7 +234,7 @@ def _problem_row(problem: Problem, say: Words) -> tuple[Cell, ...]:
         Cell(say.row(problem.seeds) or say("all_seeds")),
         Cell(say.known(f"metric.{problem.metric}", problem.metric)),
         Cell(problem_state(problem, say), tone="flag" if problem.status == "failed" else ""),
-        Cell(problem.reason or say("problems.no_record")),
+        Cell(say.recorded(problem.reason) or say("problems.no_record")),
     )
 
 

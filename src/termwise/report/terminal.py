@@ -69,13 +69,13 @@ def summary(folder: str | Path, *, lang: str = "en") -> Group:
     parts = [head, Text(told.headline), *(Text(line) for line in told.lines)]
     if progress(shown, say):
         parts.append(Text(progress(shown, say), style="yellow"))
-    body = [_table(tables.brief(shown, say))] if shown.variants else []
+    body = [as_rich(tables.brief(shown, say))] if shown.variants else []
     page = Path(folder) / "index.html"
-    opened = [_opened(page, say)] if page.exists() else []
+    opened = [opened_at(page, say)] if page.exists() else []
     return Group(*parts, *body, *_problems(shown, say), *opened)
 
 
-def _opened(page: Path, say: Words) -> Text:
+def opened_at(page: Path, say: Words) -> Text:
     """Which file to open, on one line however narrow the terminal: a path that is broken in two opens nothing."""
     from rich.text import Text
 
@@ -90,10 +90,10 @@ def _bench(shown: BenchView, folder: Path, say: Words) -> Group:
     parts = bench_page.parts(shown, say)
     told = parts["summary"]
     head = [Text(parts["title"], style="bold"), Text(told.headline), *(Text(line) for line in told.lines)]
-    tables = [_table(table) for table in bench_tables.brief(shown, say)]
+    tables = [as_rich(table) for table in bench_tables.brief(shown, say)]
     missing = [Text(_missing(problem, say), style=_TONES["flag"]) for problem in shown.problems[:MOST_PROBLEMS]]
     page = folder / "index.html"
-    opened = [_opened(page, say)] if page.exists() else []
+    opened = [opened_at(page, say)] if page.exists() else []
     return Group(*head, *tables, *missing, *opened)
 
 
@@ -117,14 +117,18 @@ def _verify(shown: VerifyView, folder: Path, say: Words) -> Group:
         for row in (table.rows if table else ())
     ]
     page = folder / "index.html"
-    opened = [_opened(page, say)] if page.exists() else []
-    return Group(*head, *(_table(table) for table in brief if table), *rest, *opened)
+    opened = [opened_at(page, say)] if page.exists() else []
+    return Group(*head, *(as_rich(table) for table in brief if table), *rest, *opened)
 
 
 def _missing(row: Missing, say: Words) -> str:
     measure = say(f"bench.measure.{row.measure}")
     return say(
-        "terminal.missing", variant=row.variant, measure=measure, length=say.integer(row.length), reason=row.reason
+        "terminal.missing",
+        variant=row.variant,
+        measure=measure,
+        length=say.integer(row.length),
+        reason=say.recorded(row.reason),
     )
 
 
@@ -141,13 +145,14 @@ def _ended(parts: dict[str, Any], made: Sequence[tables.Table | None], folder: P
     lines = [Text(parts["title"], style="bold"), Text(told.headline), *(Text(line) for line in told.lines)]
     if parts["progress"]:
         lines.append(Text(parts["progress"], style="yellow"))
-    body = [_table(table) for table in made if table is not None]
+    body = [as_rich(table) for table in made if table is not None]
     page = folder / "index.html"
-    opened = [_opened(page, say)] if page.exists() else []
+    opened = [opened_at(page, say)] if page.exists() else []
     return Group(*lines, *body, *opened)
 
 
-def _table(brief: tables.Table) -> Table:
+def as_rich(brief: tables.Table) -> Table:
+    """A table of a page as rich draws it: texts only, notes are for the page."""
     from rich import box
     from rich.table import Table
 
@@ -176,7 +181,7 @@ def _problems(shown: View, say: Words) -> list[Text]:
             "seeds": say.row(problem.seeds) or say("all_seeds"),
             "what": say.known(f"metric.{problem.metric}", problem.metric),
             "state": tables.problem_state(problem, say),
-            "reason": problem.reason or say("problems.no_record"),
+            "reason": say.recorded(problem.reason) or say("problems.no_record"),
         }
         style = _TONES["flag"] if problem.status == "failed" else "dim"
         lines.append(Text(say("terminal.problem", **fields), style=style))

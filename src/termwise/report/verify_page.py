@@ -120,7 +120,7 @@ def cell(record: Record | None, say: Words, *, with_method: bool = False) -> Cel
         key = "verify.over" if check_of(record) == "sensitivity" else "verify.allowed"
         note = say(key, value=_size(record.subject["tolerance"], record, say))
     if with_method and record.method:
-        note = record.method
+        note = say.recorded(record.method)
     return Cell(_size(record.value, record, say), note)
 
 
@@ -144,7 +144,7 @@ def problems(view: VerifyView, status: str, say: Words) -> Table | None:
         return None
     columns = tuple(Column(say(f"verify.column.{key}")) for key in ("check", "stages", "reason"))
     made = tuple(
-        (Cell(say.known(f"verify.check.{name}", name)), Cell(say.row(stages)), Cell(reason))
+        (Cell(say.known(f"verify.check.{name}", name)), Cell(say.row(stages)), Cell(say.recorded(reason)))
         for (name, reason), stages in rows.items()
     )
     return Table(say(f"verify.caption.{status}"), columns, made)

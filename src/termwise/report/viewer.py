@@ -41,8 +41,8 @@ def viewer(sentence: dict[str, Any], say: Words) -> str:
     scores = sentence["scores"][:LAYERS_SHOWN]
     heads = len(scores[0][:HEADS_SHOWN])
     choices = _choices("layer", "l", len(scores), say) + _choices("head", "h", heads, say)
-    rules = "".join(f".viewer:has(#vl{n}:checked) .l{n}{{display:block}}" for n in range(len(scores)))
-    rules += "".join(f".viewer:has(#vh{n}:checked) .h{n}{{display:block}}" for n in range(heads))
+    rules = "".join(f".viewer:has(#viewer-l{n}:checked) .l{n}{{display:block}}" for n in range(len(scores)))
+    rules += "".join(f".viewer:has(#viewer-h{n}:checked) .h{n}{{display:block}}" for n in range(heads))
     tokens = "".join(f"<span>{html.escape(_sign(token))}</span>" for token in sentence["tokens"])
     tables = "".join(
         f'<div class="vl l{number}">'
@@ -73,7 +73,7 @@ _STYLE = (
 
 def _choices(name: str, sign: str, count: int, say: Words) -> str:
     buttons = "".join(
-        f'<label><input type="radio" name="v{name}" id="v{sign}{n}"{" checked" if n == 0 else ""}>{n}</label>'
+        f'<label><input type="radio" name="viewer-{name}" id="viewer-{sign}{n}"{" checked" if n == 0 else ""}>{n}</label>'
         for n in range(count)
     )
     return f"<fieldset><legend>{html.escape(say(f'inspect.viewer.{name}'))}</legend>{buttons}</fieldset>"

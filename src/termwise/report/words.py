@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -43,6 +44,21 @@ class Words:
     def known(self, key: str, otherwise: str) -> str:
         """The message of a key that comes from the records, or the key in plain letters where no message exists."""
         return self._table.get(key, otherwise.replace("_", " "))
+
+    def recorded(self, text: str) -> str:
+        """A sentence that a run wrote, which is English, in this language; as it stands where no message has its form.
+
+        >>> words("ja").recorded("not reached within 1,200 steps; equal to softmax_gate")
+        '1,200ステップ以内に未達；softmax_gateと等しい'
+        """
+        if self.language == "en":
+            return text
+        for key, form in _recorded():
+            if found := form.fullmatch(text):
+                return self(key, **{name: self.recorded(value) for name, value in found.groupdict().items()})
+        parts = text.split("; ")
+        told = [self.recorded(part) for part in parts] if len(parts) > 1 else parts
+        return text if told == parts else self.groups(told)
 
     def number(self, value: float | None, digits: int = 3) -> str:
         """A number with fixed decimals; a missing one in words."""
@@ -212,6 +228,14 @@ def messages() -> tuple[Message, ...]:
         with path.open("rb") as file:
             found += [message for message in read_po(file, abort_invalid=True) if message.id]
     return tuple(found)
+
+
+@lru_cache
+def _recorded() -> tuple[tuple[str, re.Pattern[str]], ...]:
+    """(key, form) of every sentence that runs write, the most telling first; a field ends where a part of a sentence does."""
+    found = [(str(m.context), str(m.id)) for m in messages() if str(m.context).startswith("recorded.")]
+    found.sort(key=lambda entry: -len(re.sub(r"\{\w+\}", "", entry[1])))
+    return tuple((key, re.compile(re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>[^;]+?)", re.escape(text)))) for key, text in found)
 
 
 def _utc(moment: str) -> datetime | None:
