@@ -11,6 +11,7 @@ from termwise.attention.catalogue import catalogue
 from termwise.data.sizes import counted
 from termwise.report.read import read
 from termwise.report.words import words
+from termwise.study.grid import control_of, resolve
 
 ROOT = Path(__file__).parents[2]
 SAY = words("ja")
@@ -75,6 +76,12 @@ def test_one_of_a_thing_is_told_too():
     ]
     assert untold(set(notes)) == []
     assert all(JAPANESE.search(SAY.recorded(note)) and "1" in SAY.recorded(note) for note in notes)
+
+
+def test_the_note_of_a_control_is_translated():
+    note = control_of(resolve(["softmax"])).note
+    assert untold({note}) == []
+    assert SAY.recorded(note).startswith("対照")
 
 
 def test_a_form_takes_whole_sentences_only():
