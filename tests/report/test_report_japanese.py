@@ -74,7 +74,7 @@ def test_the_same_figures_stand_on_both_pages(kept):
     numbers = re.compile(r"[+−]?\d[\d,.]*\d")
     pages = [page.write(kept, lang=lang).read_text(encoding="utf-8") for lang in ("en", "ja")]
     cells = [
-        re.findall(r'<td class="number"><span class="value[^"]*">([^<]*)<', markup.replace("\n", ""))
+        re.findall(r'<td [^>]*class="number"[^>]*><span class="value[^"]*">([^<]*)<', markup.replace("\n", ""))
         for markup in pages
     ]
     first, second = ([numbers.findall(html.unescape(cell)) for cell in found] for found in cells)
@@ -85,3 +85,13 @@ def test_the_same_figures_stand_on_both_pages(kept):
 def test_what_english_left_over_would_be_found():
     assert english_in(["損失", "held-out loss", "Not measured"]) == ["held-out loss", "Not measured"]
     assert "not measured" not in words("ja")("not_measured")
+
+
+def test_a_language_that_is_not_there_is_refused_with_those_that_are(tmp_path, capsys):
+    from termwise.cli import main
+
+    folder = complete(tmp_path / "run", ["softmax"], (0,)).write()
+    with pytest.raises(SystemExit) as ended:
+        main(["report", str(folder), "--lang", "de"])
+    assert ended.value.code == 2
+    assert "language 'de' is not there; available: en, ja" in capsys.readouterr().err
