@@ -15,13 +15,13 @@ from termwise.report.blocks import Cell, Table
 if TYPE_CHECKING:
     from termwise.report.decision_page.manager import Manager
 
-SIZES = tuple(round(1.2 - 0.02 * step, 2) for step in range(26))
+SIZES = tuple(round(1.34 - 0.02 * step, 2) for step in range(33))
 TYPE = 2.93  # millimetres of the usual type
-SHEET = 277.0  # millimetres between the margins
+SHEET = 272.0  # millimetres between the margins, less a line for what is estimated too low
 WIDTH, LEFT, RIGHT, THIRD = 186.0, 102.0, 75.0, 58.0
 LETTER, LINE = 0.52, 1.42  # of the type: a wide letter, the distance of lines
 MEASURES = (0.25, 0.12, 0.15, 0.18, 0.14, 0.16)
-PARTS = (0.3, 0.4, 0.14, 0.16)
+PARTS = (0.38, 0.23, 0.18, 0.21)
 
 
 def type_size(page: Manager) -> float:
@@ -37,7 +37,7 @@ def height(page: Manager, size: float) -> float:
     top = 1.5 + _lines(page.title, WIDTH, 1.75 * em) * 2.14 + answer
     top += (1.6 + LINE * _all(page.warnings, WIDTH, em)) if page.warnings else 0.0
     top += 2.4 + _table(page.measures, MEASURES, WIDTH, em)
-    left = 2.4 + (_table(page.parts, PARTS, LEFT, em, is_inline=True) if page.parts else 2 * LINE)
+    left = 2.4 + (_table(page.parts, PARTS, LEFT, em) if page.parts else 2 * LINE)
     left += _list(page.go_on, LEFT, em) + 1.4 + _list(page.stop, LEFT, em)
     right = 2.4 + sum(0.5 + LINE * _lines(f"{fact.name}  {fact.text}", RIGHT, em) for fact in page.complexity)
     right += (2.4 + LINE * _all(page.cost, RIGHT, em)) if page.cost else 0.0
@@ -61,18 +61,15 @@ def _list(texts: tuple[str, ...], width: float, em: float, gap: float = 0.15) ->
     return 2.4 + LINE * _all(texts, width - 2 * em, em) + gap * len(texts) if texts else 0.0
 
 
-def _table(table: Table, shares: tuple[float, ...], width: float, em: float, is_inline: bool = False) -> float:
+def _table(table: Table, shares: tuple[float, ...], width: float, em: float) -> float:
     """The head and every row as high as its highest cell."""
     rows = (
-        max(_cell(cell, share * width - 3.5, em, is_inline) for cell, share in zip(row, shares, strict=True))
-        for row in table.rows
+        max(_cell(cell, share * width - 3.5, em) for cell, share in zip(row, shares, strict=True)) for row in table.rows
     )
     return 3.4 + sum(rows)
 
 
-def _cell(cell: Cell, width: float, em: float, is_inline: bool) -> float:
-    """A cell with its note below it, or behind it."""
-    if is_inline:
-        return 0.75 + 1.36 * _lines(f"{cell.text} {cell.note}", width, 0.9 * em)
+def _cell(cell: Cell, width: float, em: float) -> float:
+    """A cell with its note below it."""
     note = 1.12 * _lines(cell.note, width, 0.84 * em) if cell.note else 0.0
     return 0.65 + 1.36 * _lines(cell.text, width, 0.96 * em) + note
