@@ -294,7 +294,8 @@ def inspect(path: Path, *, kept: dict[str, float] | None = None, is_encoder: boo
         made.add("loss", metric, 3.0 + rise + 0.3, n=4, **subject)
         if rise:
             ends = {"low": rise - 0.01, "high": rise + 0.01, "level": 0.95}
-            made.add("loss", "rise", rise, baseline="exact", n=4, **ends, **subject)
+            unit = "relative change" if is_encoder else "nats/token"
+            made.add("loss", "rise", rise, unit, baseline="exact", n=4, **ends, **subject)
     heads = {(0, 0): (0.2, 0.3), (0, 1): (-0.01, 0.01), (1, 0): (0.0, 0.1), (1, 1): None}
     for (layer, head), ends in heads.items():
         made.add("score", "score_mean", 0.1, "1", layer=layer, kv_head=head)

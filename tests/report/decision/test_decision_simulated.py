@@ -17,6 +17,7 @@ from termwise.study.measures import _records_of_comparison
 NUM_STUDIES, NUM_VARIANTS, NUM_SEEDS, NUM_DOCUMENTS, NUM_REPEATS = 2000, 3, 3, 16, 3
 NAMES = tuple(f"v{number}" for number in range(NUM_VARIANTS))
 CONTEXT = 256
+pytestmark = pytest.mark.slow
 
 
 def scores(rng: np.random.Generator) -> dict:

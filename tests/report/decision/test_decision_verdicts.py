@@ -159,6 +159,11 @@ def test_a_plan_beaten_by_slots_alone_is_rejected_and_one_that_was_not_compared_
     assert found["plan:25%"].answer is Answer.CONDITIONS
 
 
+def test_an_encoders_changes_are_no_losses(tmp_path):
+    with pytest.raises(ValueError, match="nothing to decide on"):
+        gather([inspect(tmp_path / "i", is_encoder=True)], Limits(accuracy=5))
+
+
 def test_an_inspection_alone_never_recommends_a_rung(tmp_path):
     kept = {"taylor:0..4@mean+w64s4": 300.0}
     case = gather([inspect(tmp_path / "i", kept=kept, length=CONTEXT)], Limits(context=CONTEXT, accuracy=0.2))
@@ -166,4 +171,7 @@ def test_an_inspection_alone_never_recommends_a_rung(tmp_path):
     best = found["taylor:0..4@mean+w64s4"]
     assert (best.decision.answer, best.decision.reason) == (Answer.OPEN, "slots_missing")
     assert best.evidence.memory.change.value == pytest.approx(0.3)
+    assert (best.evidence.memory.today.value, best.evidence.memory.candidate.value) == (4000, 1200)
+    assert (best.evidence.accuracy.today.value, best.evidence.accuracy.candidate.value) == (3.3, pytest.approx(3.39))
+    assert case.verdicts[0].evidence.candidate == "taylor:0..2@mean+w64s4" and case.verdicts[0].evidence.is_chosen
     assert found["drop+w64s4"].decision.answer is Answer.REJECT

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from termwise.report.decision.figures import Figure, Pair, exactly, missing
-from termwise.report.decision.gathering.claim import Claim, about, model_keys, whole
+from termwise.report.decision.gathering.claim import NATS, Claim, about, model_keys, whole
 from termwise.report.decision.gathering.complexity import kernels_of
 from termwise.report.decision.gathering.component import Component, recommended
 from termwise.report.decision.gathering.pairing import difference_of_texts
@@ -27,29 +27,47 @@ def subjects(reading: Reading) -> list[Claim]:
 
 def figures(reading: Reading, candidates: Sequence[Claim]) -> list[Claim | None]:
     """Loss and bytes of its own rungs; an inspection knows nothing of other candidates."""
-    rises, exact = _rises(reading), inspect_view(reading).exact
-    return [_figures(reading, rises.get(one.name), exact, one) for one in candidates]
+    shown, rises = inspect_view(reading), _rises(reading)
+    return [_figures(shown, rises.get(one.name), one) for one in candidates]
 
 
-def _figures(reading: Reading, rise: Record | None, exact: Record | None, candidate: Claim) -> Claim | None:
+def _figures(shown: InspectView, rise: Record | None, candidate: Claim) -> Claim | None:
+    reading = shown.reading
     if rise is None or not _rung(rise, reading).keys & candidate.keys:
         return None
-    source, length, context = str(reading.folder.path), whole(reading.setting("length")), candidate.context
-    held = _bytes(reading, context).get(candidate.name)
-    change = exactly(held[0] / held[1], "1", source) if held else _no_bytes(reading, context)
-    today = of_record(exact, source, "decision.why.not_evaluated")
+    source, why = str(reading.folder.path), "decision.why.not_evaluated"
+    losses = (_mean_loss(reading, candidate.name), of_record(rise, source, why))
     return Claim(
         **about(reading),
         names=candidate.names,
-        context=context,
-        accuracy_context=length,
-        accuracy=Pair(today, change=of_record(rise, source, "decision.why.not_evaluated")),
-        memory=Pair(change=change),
+        is_chosen=candidate.name == reading.setting("reduced"),
+        context=candidate.context,
+        accuracy_context=whole(reading.setting("length")),
+        accuracy=Pair(of_record(shown.exact, source, why), *losses),
+        memory=_memory(shown, candidate),
         slots=missing("decision.why.no_slots_plan", source),
         needs_slots=True,
         kernels=kernels_of([candidate.name]),
         dtype="bfloat16",
     )
+
+
+def _mean_loss(reading: Reading, variant: str) -> Figure:
+    """Of a rung, over its texts."""
+    found = [r for r in reading.records if r.kind == "loss" and r.metric == "loss" and "text" not in r.subject]
+    mine = next((r for r in reversed(found) if r.subject.get("variant") == variant), None)
+    return of_record(mine, str(reading.folder.path), "decision.why.not_evaluated")
+
+
+def _memory(shown: InspectView, candidate: Claim) -> Pair:
+    """Bytes of all heads by one attention, over those of their whole caches."""
+    reading, source = shown.reading, str(shown.reading.folder.path)
+    held = _bytes(reading, candidate.context).get(candidate.name)
+    if held is None:
+        return Pair(change=_no_bytes(reading, candidate.context))
+    num_layers, num_heads = _counts(shown)
+    mine, today = (exactly(num_layers * num_heads * size, "B", source) for size in held)
+    return Pair(today, mine, exactly(held[0] / held[1], "1", source))
 
 
 def components(reading: Reading, limits: Limits) -> list[Component]:
@@ -62,8 +80,9 @@ def components(reading: Reading, limits: Limits) -> list[Component]:
 
 
 def _rises(reading: Reading) -> dict[str, Record]:
-    found = (r for r in reading.records if r.kind == "loss" and r.metric == "rise" and "text" not in r.subject)
-    return {str(record.subject.get("variant")): record for record in found}
+    """By rung. An encoder's are changes of its final hidden state, which no limit on a loss is about."""
+    found = (r for r in reading.records if r.kind == "loss" and r.metric == "rise" and r.unit == NATS)
+    return {str(record.subject.get("variant")): record for record in found if "text" not in record.subject}
 
 
 def _rung(record: Record, reading: Reading) -> Claim:
