@@ -39,7 +39,7 @@ def missing(figure: Figure, say: Words) -> Cell:
 def why(figure: Figure, say: Words) -> str:
     """What a figure says of itself: a message with its fields, or a sentence of the records; empty where nothing."""
     if not say.known(figure.why, ""):
-        return figure.why
+        return say.recorded(figure.why)
     is_empty = any(value in ((), None) for _, value in figure.fields)
     key = f"{figure.why}.none" if is_empty and say.known(f"{figure.why}.none", "") else figure.why
     return say(key, **{name: _field(value, say) for name, value in figure.fields})
