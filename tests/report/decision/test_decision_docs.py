@@ -10,6 +10,7 @@ from termwise.report.decision.evidence import Checks, Complexity, Evidence
 from termwise.report.decision.figures import MISSING, Figure, Pair
 from termwise.report.decision.limits import Limits, read_limits
 from termwise.report.decision.rules import decide
+from termwise.report.words import words
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "verdict.md").read_text(encoding="utf-8")
@@ -69,3 +70,14 @@ def test_the_tables_name_every_reason_and_no_other():
 def test_the_page_is_linked_from_the_others():
     for name in ("README.md", "docs/reading.md"):
         assert "verdict.md" in (ROOT / name).read_text(encoding="utf-8")
+
+
+def test_every_reason_of_a_figure_has_its_words_in_both_languages():
+    sources = (ROOT / "src" / "termwise" / "report" / "decision" / "gathering").glob("*.py")
+    keys = {
+        key for path in sources for key in re.findall(r"\"(decision\.why\.\w+)\"", path.read_text(encoding="utf-8"))
+    }
+    keys |= {f"decision.why.{name}" for name in ("no_memory", "no_latency", "too_few_seeds", "too_few_documents")}
+    assert len(keys) > 15
+    for lang in ("en", "ja"):
+        assert {key for key in keys if not words(lang).known(key, "")} == set()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import io
+import itertools
 import json
 import os
 import shutil
@@ -18,10 +19,11 @@ from typing import Any
 import pytest
 from planted_case import ANSWERS, case, evidence, runs
 
-from termwise.report.decision.case import Refused
+from termwise.report.decision.case import Refused, gather
 from termwise.report.decision.evidence import Checks, Complexity
 from termwise.report.decision.figures import MISSING, Figure, Pair, missing
-from termwise.report.decision_page.engineer import engineer
+from termwise.report.decision.limits import Limits
+from termwise.report.decision_page.engineer import Engineer, engineer
 from termwise.report.decision_page.manager import Manager, manager
 from termwise.report.decision_page.writing import as_html
 from termwise.report.words import words
@@ -56,10 +58,11 @@ def browser() -> Iterator[Any]:
     made.quit()
 
 
-def shown(weighed, lang: str) -> tuple[Manager, str]:
+def shown(weighed, lang: str, *, is_first_alone: bool = False) -> tuple[Manager, str]:
     say = words(lang)
     first = manager(weighed, say)
-    return first, as_html(first, engineer(weighed, say), say)
+    behind = Engineer((), (), ()) if is_first_alone else engineer(weighed, say)
+    return first, as_html(first, behind, say)
 
 
 # Not folded by Unicode; fonts draw them like these letters.
@@ -87,18 +90,25 @@ FULL = {
 }
 
 
+RECORDS = Path(__file__).parents[3] / "benchmarks" / "records"
+REAL = {"a study": ("prose", "bench_b64"), "an inspection": ("inspect_smollm2",), "a conversion": ("convert_carroll",)}
+SHEETS = (*FULL, *REAL)
+
+
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory) -> dict[tuple[str, str], tuple[Manager, Path]]:
-    """The fullest pages there can be, by case and language."""
+    """The fullest pages there can be, and those of real records, by name and language; one has its engineer's part."""
     folder = tmp_path_factory.mktemp("report")
-    readings, made = runs(folder / "runs"), {}
-    for name, changes in FULL.items():
-        some = readings if name == "whole" else readings[2:]
-        weighed = case(evidence(**changes), evidence(candidate="another"), readings=some, refused=REFUSED, **LATE)
-        for lang in LANGUAGES:
-            first, text = shown(weighed, lang)
-            (folder / f"{name}.{lang}.html").write_text(text, encoding="utf-8")
-            made[name, lang] = first, folder / f"{name}.{lang}.html"
+    readings = runs(folder / "runs")
+    cases = {
+        name: case(evidence(**changes), evidence(candidate="another"), readings=readings, refused=REFUSED, **LATE)
+        for name, changes in FULL.items()
+    } | {name: gather([RECORDS / run for run in found], Limits()) for name, found in REAL.items()}
+    made = {}
+    for (name, weighed), lang in itertools.product(cases.items(), LANGUAGES):
+        first, text = shown(weighed, lang, is_first_alone=name != "whole")
+        (folder / f"{name}.{lang}.html").write_text(text, encoding="utf-8")
+        made[name, lang] = first, folder / f"{name}.{lang}.html"
     return made
 
 
@@ -267,7 +277,7 @@ def _texts(node: dict[str, Any]) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)
-@pytest.mark.parametrize("name", FULL)
+@pytest.mark.parametrize("name", SHEETS)
 def test_the_first_sheet_of_paper_is_the_managers_page(browser, pages, name, lang):
     from pypdf import PdfReader
 

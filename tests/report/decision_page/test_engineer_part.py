@@ -129,7 +129,7 @@ def test_the_heads_of_one_model_stand_together_with_what_is_missing(readings):
         place: dict(zip(heads, row, strict=True)) for place, row in zip(chooser.places, chooser.table.rows, strict=True)
     }
     assert rows[0, 1]["Score, mean"].text == "\N{MINUS SIGN}2.25" and rows[0, 1]["The plan keeps"].text == "slots+w64s4"
-    assert rows[1, 0]["Rise if reduced"].note == "[+0.200, +0.400]"
+    assert rows[1, 0]["Rise if reduced"].note == "[+0.2000, +0.4000]"
     assert rows[1, 1]["Rise if reduced"].text == "not measured"
     behind = engineer(case(readings=readings), SAY)
     ((_, maps),) = behind.choosers

@@ -67,7 +67,9 @@ def stop(verdict: Verdict, limits: Limits, say: Words) -> tuple[str, ...]:
 def untested(case: Case, say: Words) -> tuple[str, ...]:
     """What nobody knows yet: the figures that are missing, then what the records do not reach."""
     evidence, decision = case.verdicts[0].evidence, case.verdicts[0].decision
-    keys = [key for key in decision.missing if say.known(f"decision.untested.{key}", "")]
+    # Without a time there is no machine that it was taken on.
+    implied = {"machine"} if "latency" in decision.missing else set()
+    keys = [key for key in decision.missing if key not in implied and say.known(f"decision.untested.{key}", "")]
     if decision.outcomes.get("latency") is not Outcome.MISSING and "bench_on_target" in decision.conditions:
         keys.append("target")
     tasks = {

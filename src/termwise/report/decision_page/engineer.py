@@ -201,7 +201,7 @@ def _problems(case: Case, say: Words) -> Section:
     )
     rows = tuple(
         (Cell(where), Cell(say(f"status.{status}"), tone="flag" if status == "failed" else ""), Cell(what),
-         Cell(say.integer(n), value=n), Cell(why or say("problems.no_record")))
+         Cell(say.integer(n), value=n), Cell(say.recorded(why) or say("problems.no_record")))
         for (where, status, what, why), n in found.most_common(MOST_PROBLEMS)
     )  # fmt: skip
     caption = say("decision.caption.problems", shown=len(rows), n=len(found))
@@ -210,7 +210,7 @@ def _problems(case: Case, say: Words) -> Section:
 
 def _left_out(case: Case, say: Words) -> Section:
     """Folders that could not be read and lines of records that were not used."""
-    lines = [say("decision.refused.line", path=one.path, why=one.why) for one in case.refused]
+    lines = [say("decision.refused.line", path=one.path, why=say.recorded(one.why)) for one in case.refused]
     for reading in case.readings:
         for group in reading.left_out:
             numbers = say.listing([str(n) for n in group.lines])

@@ -73,7 +73,7 @@ def _inspected(view: InspectView, say: Words) -> dict[str, dict[Place, Cell]]:
         if head.fisher is not None:
             fisher[place] = Cell(say.number(head.fisher, 4), value=head.fisher)
         if head.rise is not None and head.rise.value is not None:
-            interval = say.interval(head.rise.low, head.rise.high, is_signed=True)
+            interval = say.interval(head.rise.low, head.rise.high, is_signed=True, digits=4)
             rise[place] = Cell(say.signed(head.rise.value, 4), interval, value=head.rise.value)
     return {**found, "far_weight": far, "rise": rise, "fisher": fisher}
 

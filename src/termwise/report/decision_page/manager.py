@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
-from termwise.report import drawing
 from termwise.report.blocks import Table
 from termwise.report.decision.case import Case, Verdict
 from termwise.report.decision.evidence import Evidence
@@ -19,7 +18,6 @@ from termwise.report.decision_page.phrases import phrases
 from termwise.report.words import Words
 
 MOST_TERMS, MOST_PHRASES = 9, 4
-ROOMY = 3000  # letters that a sheet of A4 holds in the usual type, lists and tables as they are
 TERMS = (
     "loss",
     "perplexity",
@@ -57,11 +55,6 @@ class Manager:
     untested: tuple[str, ...]
     phrases: tuple[str, ...]
     glossary: tuple[tuple[str, str], ...]
-
-    @property
-    def is_dense(self) -> bool:
-        """Whether so much is said that one sheet of paper needs a smaller type."""
-        return sum(drawing.letters(text) for text in texts(self)) > ROOMY
 
 
 def manager(case: Case, say: Words) -> Manager:

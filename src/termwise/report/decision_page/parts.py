@@ -19,7 +19,9 @@ def few_parts(case: Case, say: Words) -> Table | None:
 def few(components: tuple[Component, ...]) -> list[Component]:
     """What costs most if cut, and what saves most; both are shown where both are there."""
     keep = [one for one in components if one.recommendation == "keep"]
-    cut = [one for one in components if one.recommendation == "cut"]
+    cut = [
+        one for one in components if one.recommendation == "cut" and (one.saved.value is None or one.saved.value > 0)
+    ]
     keep.sort(key=lambda one: -(one.loss.value or 0.0))
     cut.sort(key=lambda one: (-(one.saved.value or 0.0), one.loss.value or 0.0))
     most_cut = max(MOST_PARTS // 2, MOST_PARTS - len(keep))
@@ -31,7 +33,8 @@ def few(components: tuple[Component, ...]) -> list[Component]:
 def parts_table(components: list[Component], caption: str, say: Words) -> Table:
     """Component, accuracy if cut, cost saved, recommendation."""
     names = ("component", "if_cut", "saved", "recommendation")
-    columns = tuple(Column(say(f"decision.column.{name}"), is_number=name in ("if_cut", "saved")) for name in names)
+    units = {"if_cut": say("unit.nats"), "saved": say("decision.unit.saved")}
+    columns = tuple(Column(say(f"decision.column.{name}"), units.get(name, ""), name in units) for name in names)
     return Table(caption, columns, tuple(_part(one, say) for one in components))
 
 

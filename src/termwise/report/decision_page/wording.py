@@ -39,7 +39,7 @@ def missing(figure: Figure, say: Words) -> Cell:
 def why(figure: Figure, say: Words) -> str:
     """What a figure says of itself: a message with its fields, or a sentence of the records; empty where nothing."""
     if not say.known(figure.why, ""):
-        return figure.why
+        return say.recorded(figure.why)
     is_empty = any(value in ((), None) for _, value in figure.fields)
     key = f"{figure.why}.none" if is_empty and say.known(f"{figure.why}.none", "") else figure.why
     return say(key, **{name: _field(value, say) for name, value in figure.fields})
@@ -74,7 +74,12 @@ def change(figure: Figure, measure: str, say: Words) -> str:
     """A change: nats with their sign for accuracy, else more or less than today."""
     if figure.value is None:
         return say("not_measured")
-    return say.signed(figure.value) if measure == "accuracy" else ratio(figure.value, say)
+    return say.signed(figure.value, _digits(figure)) if measure == "accuracy" else ratio(figure.value, say)
+
+
+def _digits(figure: Figure) -> int:
+    """Decimals of a loss: one more for a change below a hundredth."""
+    return 4 if 0 < abs(figure.value or 0.0) < 0.01 else 3
 
 
 def change_cell(figure: Figure, measure: str, say: Words) -> Cell:
@@ -92,7 +97,7 @@ def interval(figure: Figure, measure: str, say: Words) -> str:
     if figure.low == figure.high:
         return say("decision.counted") if measure != "accuracy" else ""
     if measure == "accuracy":
-        return say.interval(figure.low, figure.high, is_signed=True)
+        return say.interval(figure.low, figure.high, is_signed=True, digits=_digits(figure))
     return f"[{ratio(figure.low, say)}, {ratio(figure.high, say)}]"
 
 
@@ -174,6 +179,8 @@ def saved(figure: Figure, say: Words) -> Cell:
         return missing(figure, say)
     if figure.unit == "B":
         return Cell(say.size(figure.value), value=figure.value)
+    if figure.value >= TIMES:
+        return Cell(say("decision.times", n=say.digits(figure.value)), value=figure.value)
     if figure.value < 0:
         return Cell(say("decision.takes_more", share=say.share(-figure.value)), value=figure.value)
     return Cell(say.share(figure.value), value=figure.value)

@@ -16,6 +16,7 @@ from termwise.report.decision.limits import Limits, read_limits
 from termwise.report.decision_page.engineer import Engineer, engineer
 from termwise.report.decision_page.exports import as_csv, as_json, as_markdown
 from termwise.report.decision_page.manager import Manager, manager
+from termwise.report.decision_page.paper import type_size
 from termwise.report.rendering import HERE, filled
 from termwise.report.words import Words, words
 from termwise.results import atomic_write_text, config_hash
@@ -77,7 +78,7 @@ def as_html(first: Manager, behind: Engineer, say: Words) -> str:
     script = (HERE / "decision_page" / "script.js").read_text(encoding="utf-8")
     return filled(
         "decision_page/decision.html.j2", with_tips=True, manager=first, engineer=behind, say=say,
-        script=script, script_hash=script_hash(script),
+        type_size=type_size(first),         script=script, script_hash=script_hash(script),
     )  # fmt: skip
 
 
