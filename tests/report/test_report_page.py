@@ -373,7 +373,7 @@ def test_every_colour_of_a_figure_has_a_dark_twin():
 
 
 def test_every_word_that_is_asked_for_is_there():
-    sources = [*Path(page.__file__).parent.glob("*.py"), *Path(page.__file__).parent.glob("*.j2")]
+    sources = [*Path(page.__file__).parent.rglob("*.py"), *Path(page.__file__).parent.rglob("*.j2")]
     asked = {
         key
         for source in sources

@@ -36,7 +36,7 @@ def test_the_table_has_a_row_a_figure_and_leaves_missing_ones_empty():
     assert (good["low"], good["high"], good["outcome"], good["source"]) == ("0.011", "0.034", "within", "runs/plan")
     lacking = table["half as many", "latency"]
     assert [lacking[name] for name in ("today", "with_candidate", "change", "low", "high")] == [""] * 5
-    assert (lacking["outcome"], lacking["why_missing"]) == ("missing", "decision.why.no_latency")
+    assert (lacking["outcome"], lacking["note"]) == ("missing", "decision.why.no_latency")
 
 
 def test_json_holds_the_whole_decision_and_null_where_nothing_was_measured(tmp_path):

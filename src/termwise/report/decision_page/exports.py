@@ -22,12 +22,12 @@ from termwise.report.words import Words
 SCHEMA = 1
 COLUMNS = (
     "candidate", "measure", "unit", "today", "with_candidate", "change", "change_unit", "low", "high", "level", "n",
-    "allowed", "outcome", "source", "why_missing",
+    "allowed", "outcome", "source", "note",
 )  # fmt: skip
 
 
 def as_csv(case: Case) -> str:
-    """One row a figure; a missing one is empty, with the reason in the last column."""
+    """One row a figure; a missing one is empty; the last column says why, or what has to be known of it."""
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
@@ -61,7 +61,7 @@ def _rows(verdict: Verdict, limits: Limits) -> Iterator[dict[str, Any]]:
 
 def _change(figure: Figure) -> dict[str, Any]:
     found = {name: getattr(figure, name) for name in ("low", "high", "level", "n", "source")}
-    return found | {"change": figure.value, "why_missing": "" if figure.is_there else figure.why or "not measured"}
+    return found | {"change": figure.value, "note": figure.why or ("" if figure.is_there else "not measured")}
 
 
 def as_json(case: Case) -> dict[str, Any]:
