@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from termwise.attention.refusals import nearest
+from termwise.data.sizes import counted
 from termwise.models.build import PICKLES, folder_tokenizer, pickle_refusal
 from termwise.models.folders import check_finite, read_config, reading_config
 from termwise.models.gguf import gguf_file, quiet, read_gguf
@@ -71,6 +72,12 @@ class Pretrained:
     def name(self) -> str:
         """What people call it: the name of its folder or file."""
         return self.folder.name
+
+    @property
+    def described(self) -> str:
+        """Its name, family and size in a line."""
+        sizes = f"{counted(self.num_layers, 'layer')}, {counted(self.num_kv_heads, 'kv head')}"
+        return f"{self.name}: {self.family}, {sizes}"
 
 
 def open_pretrained(name: str | Path) -> Pretrained:

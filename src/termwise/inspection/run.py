@@ -5,59 +5,23 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from termwise.data.sizes import counted
 from termwise.inspection.config import EXTENDABLE, InspectConfig
+from termwise.inspection.job import Inspection
 from termwise.inspection.opening import opened, resolved
 from termwise.results import RunFolder, atomic_write_text, format_duration
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from termwise.analysis.passages import Passages
-    from termwise.analysis.pretrained import Pretrained
-    from termwise.attention.spec import AttentionSpec, Local
     from termwise.inspection.planning import Cost, Place, Remaining, Rung
 
-Say = Callable[[str], None]
 EVERY = 20.0  # seconds between two lines of progress
 UNUSUAL = 1.0  # nats a token between the loss and the loss the model expects
-
-
-@dataclass
-class Inspection:
-    """Everything a run of the command works with. `recordings`, `figures` and `exact` grow text by text."""
-
-    config: InspectConfig
-    folder: RunFolder
-    say: Say
-    pretrained: Pretrained
-    passages: Passages
-    spec: AttentionSpec
-    local: Local | None
-    started: float
-    recordings: list[Any] = field(default_factory=list)
-    figures: list[Any] = field(default_factory=list)
-    spoken: float = 0.0
-
-    @property
-    def has_loss(self) -> bool:
-        """Whether the model is a language model; an encoder's measure is the change of its final hidden state."""
-        return self.pretrained.head is not None
-
-    @property
-    def exact(self) -> list[float]:
-        """The model's own loss on each text."""
-        return [figure.loss for figure in self.figures]
-
-    @property
-    def left(self) -> float:
-        """Seconds of the budget that are left."""
-        return self.config.budget - (time.monotonic() - self.started)
 
 
 def describe(config: InspectConfig, out: Path) -> dict[str, Any]:
@@ -68,8 +32,7 @@ def describe(config: InspectConfig, out: Path) -> dict[str, Any]:
 
     first, later = ladder(local)
     return {
-        "model": f"{pretrained.name}: {pretrained.family}, {counted(pretrained.num_layers, 'layer')}, "
-        f"{counted(pretrained.num_kv_heads, 'kv head')}",
+        "model": pretrained.described,
         "text": list(passages.notes),
         "tokens": passages.ids.numel(),
         "reduced": spec.short_name,
@@ -124,10 +87,7 @@ def _begin(one: Inspection, first: list[Rung], later: list[Rung]) -> tuple[Cost,
     always, texts, rungs = to_do.always(cost), to_do.texts, to_do.rungs
     bought = affordable(to_do.places, cost, one.left - always)
     unit = "losses" if one.has_loss else "relative changes of the final hidden state (an encoder has no loss)"
-    one.say(
-        f"{pretrained.name}: {pretrained.family}, {counted(pretrained.num_layers, 'layer')} of "
-        f"{counted(pretrained.num_kv_heads, 'kv head')}; {unit}"
-    )
+    one.say(f"{pretrained.described}; {unit}")
     one.say(
         f"budget {format_duration(config.budget)}: terms of {counted(texts, 'text')} and {counted(rungs, 'model')} of the ladder take about "
         f"{format_duration(always)}; what is left buys true evaluations of about {bought} of {len(to_do.places)} heads and layers, "

@@ -38,8 +38,7 @@ def describe(config: PlanConfig, out: Path) -> dict[str, Any]:
     RunFolder.check(out, "plan", _resolved(config, found, options), EXTENDABLE)
     pretrained = found.pretrained
     return {
-        "model": f"{pretrained.name}: {pretrained.family}, {counted(pretrained.num_layers, 'layer')}, "
-        f"{counted(pretrained.num_kv_heads, 'kv head')}",
+        "model": pretrained.described,
         "text": list(found.passages.notes),
         "tokens_of_each_text": config.text_length,
         "texts": f"{config.planning_texts} to plan with, {config.texts} to report on",
