@@ -219,6 +219,14 @@ def test_a_budget_becomes_steps_once(place, tmp_path):
     assert json.loads(log[-1])["step"] <= found["distilling"]
 
 
+def test_an_identity_has_no_outputs_to_match(place, tmp_path):
+    console = Console(record=True, width=200, file=open("/dev/null", "w"))  # noqa: SIM115
+    folder = run(tmp_path / "out", console, **settings(place, plan="identity", labels=1.0))
+    assert folder.run["tuning"]["matching"] == 0 and folder.run["tuning"]["distilling"] == 12
+    said = console.export_text()
+    assert "matching" not in said and "end to end: 12 steps" in said
+
+
 def test_means_do_not_depend_on_how_the_text_is_cut(place):
     model, student, (ids, labels, bounds) = pieces(place)
     from termwise.data.tokens import Batch

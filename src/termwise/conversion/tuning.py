@@ -54,9 +54,13 @@ class Stage:
 
 
 def steps_of(config: ConvertConfig, student: nn.Module, original: nn.Module, texts: Texts, say: Say) -> Steps:
-    """As asked, else as many as take the time, from a few updates measured on a copy; watching takes a fifth at most."""
+    """As asked, else as many as take the time, from a few updates measured on a copy; watching takes a fifth at most.
+
+    Outputs that are the original's to the last bit (an identity plan) leave nothing to match: all steps are end to end.
+    """
+    share = MATCHING_SHARE if _differs(student, original, texts) else 0.0
     if config.steps:
-        matching = max(1, round(config.steps * MATCHING_SHARE))
+        matching = max(1, round(config.steps * share)) if share else 0
         return Steps(matching, config.steps - matching, len(texts.watched))
     assert config.tune is not None
     speeds = [
@@ -65,16 +69,21 @@ def steps_of(config: ConvertConfig, student: nn.Module, original: nn.Module, tex
     ]
     looks = NUM_WATCHED * max(look for _, look in speeds)
     watched = max(1, min(len(texts.watched), int(WATCHING_SHARE * config.tune * MATCHING_SHARE / looks)))
-    shares = (MATCHING_SHARE, 1 - MATCHING_SHARE)
     matching, distilling = (
-        max(2, int((config.tune * share - NUM_WATCHED * watched * look) / step))
-        for share, (step, look) in zip(shares, speeds, strict=True)
+        max(2, int((config.tune * part - NUM_WATCHED * watched * look) / step)) if part else 0
+        for part, (step, look) in zip((share, 1 - share), speeds, strict=True)
     )
     say(
         f"{format_duration(config.tune)} are about {matching:,} steps of matching and {distilling:,} end to end "
         f"({speeds[0][0]:.2f} s and {speeds[1][0]:.2f} s each)"
     )
     return Steps(matching, distilling, watched)
+
+
+def _differs(student: nn.Module, original: nn.Module, texts: Texts) -> bool:
+    """Whether attention outputs of a held-out batch are not those of the original."""
+    device = next(student.parameters()).device
+    return mean_over(Matching(original), student, texts.watched[:1], device) != 0.0
 
 
 def _speed(objective: Objective, student: nn.Module, config: ConvertConfig, texts: Texts) -> tuple[float, float]:
@@ -101,25 +110,14 @@ def tune(
 ) -> nn.Module:
     """The student after both stages, merged with its adapters; each keeps its best weights by the watched text."""
     learning = with_adapters(student, config.lora, config.seed) if config.lora else student
-    _freeze_all_but(learning, attentions(learning))
-    _run(
+    stages = [
         Stage("matching", Matching(original), steps.matching, folder / "matching"),
-        learning,
-        config,
-        texts,
-        steps.watched,
-        say,
-    )
-    _freeze_all_but(learning, [learning])
-    distilling = Distilling(original, config.labels)
-    _run(
-        Stage("end to end", distilling, steps.distilling, folder / "distilling"),
-        learning,
-        config,
-        texts,
-        steps.watched,
-        say,
-    )
+        Stage("end to end", Distilling(original, config.labels), steps.distilling, folder / "distilling"),
+    ]
+    for stage, part in zip(stages, (attentions(learning), [learning]), strict=True):
+        if stage.steps:
+            _freeze_all_but(learning, part)
+            _run(stage, learning, config, texts, steps.watched, say)
     return learning.merge_and_unload() if config.lora else learning  # type: ignore[operator]
 
 
