@@ -114,7 +114,8 @@ def tune(
         Stage("matching", Matching(original), steps.matching, folder / "matching"),
         Stage("end to end", Distilling(original, config.labels), steps.distilling, folder / "distilling"),
     ]
-    for stage, part in zip(stages, (attentions(learning), [learning]), strict=True):
+    parts: list[list[Any]] = [attentions(learning), [learning]]
+    for stage, part in zip(stages, parts, strict=True):
         if stage.steps:
             _freeze_all_but(learning, part)
             _run(stage, learning, config, texts, steps.watched, say)
