@@ -33,6 +33,7 @@ GOOD = {
     "accuracy": Pair(Figure(3.0, unit="nats/token"), Figure(3.021, unit="nats/token"), rise),
     "memory": memory, "latency": latency, "slots": Figure(-0.04, -0.06, -0.02, 0.95, 12, "nats/token"), "needs_slots": True,
     "checks": Checks(137, 0, 8, has_soak=True), "complexity": whole, "machine": "AMD EPYC 9654",
+    "sources": ("runs/inspect",),
 }  # fmt: skip
 LIMITS = {
     "accuracy": 0.05, "memory": 0.5, "latency": 1.0, "machine": "EPYC", "engines": ["transformers"], "written": BEFORE,

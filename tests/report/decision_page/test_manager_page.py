@@ -167,6 +167,15 @@ def test_the_conditions_are_the_limits():
     assert not any("of today" in line for line in unbounded.go_on)
 
 
+def test_only_parts_of_runs_about_the_candidates_model_are_shown(tmp_path):
+    _, inspected, planned = readings = runs(tmp_path)
+    assert page(evidence(sources=("another/run",))).parts is None
+    about = case(evidence(sources=(str(planned.folder.path),)), readings=readings)
+    ours = tuple(dataclasses.replace(one, source=str(inspected.folder.path)) for one in about.components)
+    assert manager(about, words("en")).parts is None
+    assert manager(dataclasses.replace(about, components=ours), words("en")).parts is not None
+
+
 def test_few_parts_are_shown_the_heaviest_first_and_cut_ones_too():
     rows = [[cell.text for cell in row] for row in page().parts.rows]
     assert [row[0] for row in rows] == ["orders 0", "orders 1", "orders 2", "orders 5", "orders 4"]

@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from termwise.report.blocks import Cell, Column, Table
 from termwise.report.decision.case import Case, Component
 from termwise.report.decision_page import wording
+from termwise.report.read import Reading
 from termwise.report.words import Words
 
 MOST_PARTS = 5
 
 
 def few_parts(case: Case, say: Words) -> Table | None:
-    """The parts that matter most; None where no run took anything apart."""
-    chosen = few(case.components)
+    """The parts that matter most, of runs about the candidate; None where none of them took anything apart."""
+    about = _runs_about(case)
+    chosen = few(tuple(one for one in case.components if one.source in about))
     return parts_table(chosen, say("decision.head.parts"), say) if chosen else None
+
+
+def _runs_about(case: Case) -> set[str]:
+    """The runs that the candidate comes from, and others of the same model: what another model's heads are worth says nothing here."""
+    sources = case.verdicts[0].evidence.sources
+    models = {str(one.folder.path): _model(one) for one in case.readings}
+    named = {models[source] for source in sources if source in models} - {""}
+    return {*sources, *(path for path, model in models.items() if model in named)}
+
+
+def _model(reading: Reading) -> str:
+    """The name of the model that a run is about; empty for a study."""
+    told = reading.setting("about")
+    name = told.get("name") if isinstance(told, dict) else reading.setting("model")
+    return Path(str(name or "")).name
 
 
 def few(components: tuple[Component, ...]) -> list[Component]:
     """What costs most if cut, and what saves most; both are shown where both are there."""
     keep = [one for one in components if one.recommendation == "keep"]
-    cut = [
-        one for one in components if one.recommendation == "cut" and (one.saved.value is None or one.saved.value > 0)
-    ]
+    cut = [one for one in components if one.recommendation == "cut"]
     keep.sort(key=lambda one: -(one.loss.value or 0.0))
     cut.sort(key=lambda one: (-(one.saved.value or 0.0), one.loss.value or 0.0))
     most_cut = max(MOST_PARTS // 2, MOST_PARTS - len(keep))

@@ -44,7 +44,7 @@ def _component(step: Step, loss: Figure, shown: View, limits: Limits, context: i
     source = str(shown.reading.folder.path)
     name = f"{step.with_it} \N{RIGHTWARDS ARROW} {step.without}"
     saved = _saved(step, shown, context)
-    return Component(name, step.kind, loss, saved, recommended(loss, limits.accuracy), source)
+    return Component(name, step.kind, loss, saved, recommended(loss, saved, limits.accuracy), source)
 
 
 def steps_of(entries: Any) -> Iterator[Step]:

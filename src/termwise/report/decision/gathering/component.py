@@ -24,16 +24,22 @@ class Component:
     source: str
 
 
-def recommended(loss: Figure, allowed: float) -> str:
+def recommended(loss: Figure, saved: Figure, allowed: float) -> str:
     """Keep where even the near end of the rise is above what is allowed, cut where even the far end is within it, else open.
 
-    >>> recommended(Figure(0.2, 0.1, 0.3), 0.05), recommended(Figure(0.01, -0.02, 0.04), 0.05)
+    What takes as many bytes or more without the part is kept too: cutting it would save nothing.
+
+    >>> recommended(Figure(0.2, 0.1, 0.3), Figure(0.5), 0.05), recommended(Figure(0.01, -0.02, 0.04), Figure(0.5), 0.05)
     ('keep', 'cut')
+    >>> recommended(Figure(0.01, -0.02, 0.04), Figure(-0.1), 0.05)
+    'keep'
     """
     if loss.value is None:
         return "not_measured"
     if loss.low is None or loss.high is None:
         return "open"
     if loss.low > allowed:
+        return "keep"
+    if loss.high <= allowed and saved.value is not None and saved.value <= 0:
         return "keep"
     return "cut" if loss.high <= allowed else "open"

@@ -143,7 +143,7 @@ def _order(
     if without in held and with_it in held:
         saved = exactly((held[with_it][0] - held[without][0]) / held[without][1], "share", source)
     label = f"{name}@{CENTER}" + (f"+{slots}" if slots else "")
-    return Component(label, "order", loss, saved, recommended(loss, limits.accuracy), source)
+    return Component(label, "order", loss, saved, recommended(loss, saved, limits.accuracy), source)
 
 
 def _difference(reading: Reading, one: str, other: str, unit: str) -> Figure:
@@ -187,7 +187,7 @@ def _layers(shown: InspectView, limits: Limits, context: int | None) -> list[Com
     for layer, record in sorted(shown.layers.items()):
         loss = of_record(record, source, "decision.why.not_evaluated")
         found.append(
-            Component(f"{layer}", "layer", loss, saved, recommended(loss, limits.accuracy / num_layers), source)
+            Component(f"{layer}", "layer", loss, saved, recommended(loss, saved, limits.accuracy / num_layers), source)
         )
     return found
 
@@ -201,7 +201,7 @@ def _heads(shown: InspectView, limits: Limits, context: int | None) -> list[Comp
         why = reasons.get((head.layer, head.kv_head), "decision.why.not_evaluated")
         loss = of_record(head.rise, source, why)
         name = f"{head.layer}.{head.kv_head}"
-        return Component(name, "head", loss, saved, recommended(loss, limits.accuracy * share), source)
+        return Component(name, "head", loss, saved, recommended(loss, saved, limits.accuracy * share), source)
 
     return [component(head) for head in shown.heads]
 
