@@ -10,6 +10,7 @@ from planted_runs import CONTEXT, bench, convert, inspect, plan, study, verify
 
 from termwise.report.decision.case import gather
 from termwise.report.decision.limits import Limits
+from termwise.report.decision.rules import Answer
 
 LIMITS = Limits(context=CONTEXT)
 
@@ -138,3 +139,33 @@ def test_hand_made_nonsense_is_said_to_be_foreign(tmp_path, good):
     case = gather([good], LIMITS)
     left = {one.why: len(one.lines) for one in case.readings[0].left_out}
     assert left == {"foreign": 4, "schema": 1, "damaged": 1} and case.verdicts[0].evidence.accuracy.change.is_there
+
+
+@pytest.mark.parametrize(
+    ("which", "metric", "lie"),
+    [
+        (0, "difference", {"n": 1}),
+        (0, "difference", {"value": 3.0}),
+        (0, "state", {"value": 0}),
+        (0, "state", {"value": -5.0}),
+        (0, "cache_half", {"subject": {"variant": "converted", "length": 2**20}}),
+        (1, "step_ratio", {"value": 1000.0}),
+    ],
+)
+def test_records_that_cannot_be_true_do_not_lead_to_adoption(tmp_path, which, metric, lie):
+    made = convert(tmp_path / "c")
+    folders = [made, bench(tmp_path / "b", str(made)), verify(tmp_path / "v", made)]
+    limits = Limits(context=CONTEXT, machine="EPYC")
+    assert gather(folders, limits).verdicts[0].decision.answer is Answer.ADOPT
+    path = folders[which] / "records.jsonl"
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    told = [record | (lie if record["metric"] == metric else {}) for record in records]
+    path.write_text("".join(json.dumps(record) + "\n" for record in told))
+    assert gather(folders, limits).verdicts[0].decision.answer is not Answer.ADOPT
+
+
+def test_a_folder_given_by_several_paths_counts_once(tmp_path, good, monkeypatch):
+    (tmp_path / "link").symlink_to(good)
+    monkeypatch.chdir(tmp_path)
+    case = gather([good, "good", f"{good}/", "link"], LIMITS)
+    assert len(case.readings) == len(case.verdicts) == 1 and case.verdicts[0].evidence.sources == (str(good),)

@@ -243,3 +243,11 @@ def test_without_anything_put_up_what_was_measured_is_weighed(tmp_path):
     found = case.verdicts[0]
     assert found.decision.reason == "accuracy_missing" and found.evidence.checks.has_soak
     assert found.evidence.latency.change.is_there
+
+
+def test_a_conversion_of_another_model_is_another_candidate_though_its_heads_keep_the_same(tmp_path):
+    layers = [[{"spec": "exp"}]]
+    planned = plan(tmp_path / "p", layers=layers)
+    made = convert(tmp_path / "c", plan=str(planned), plan_hash=config_hash(layers), model="models/another")
+    names = {one.evidence.candidate: one.evidence.sources for one in gather([planned, made], Limits()).verdicts}
+    assert names["plan:25%"] == (str(planned),) and names["c"] == (str(made),)

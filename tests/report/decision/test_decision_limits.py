@@ -98,3 +98,14 @@ def test_limits_count_as_fixed_before_the_first_run_alone(written, is_before):
 def test_without_a_date_or_a_run_that_is_not_known():
     assert fixed_before(Limits(), ["2026-02-01T10:00:00"]) is None
     assert fixed_before(Limits(written="2026-01-31"), ["nonsense", 3]) is None
+
+
+@pytest.mark.parametrize("written", ["9999-12-31T23:59:59-23:59", "0001-01-01T00:00:00+14:00", "9999-12-31"])
+def test_a_day_that_other_zones_do_not_have_is_refused(read, written):
+    with pytest.raises(ValueError, match=r"written=.*allowed are dates and times"):
+        read(f"written: {written}\n")
+
+
+def test_a_blank_machine_is_refused_as_it_stands_in_every_name(read):
+    with pytest.raises(ValueError, match=r"machine='[ ]*': allowed is at least 1 character"):
+        read("machine: ' '\n")

@@ -191,3 +191,8 @@ def test_slots_alone_are_beaten_only_beyond_the_interval():
     assert judge_slots(Figure(-0.1, -0.2, 0.0)) is Outcome.OPEN
     assert judge_slots(Figure(0.1, 0.01, 0.2)) is Outcome.BROKEN
     assert judge_slots(MISSING) is Outcome.MISSING
+
+
+def test_a_loss_on_texts_of_unknown_length_is_not_taken_for_one_at_the_context():
+    found = decide(dataclasses.replace(ADOPTED, accuracy_context=None), ASKED)
+    assert found.answer is Answer.OPEN and found.reason == "accuracy_context"

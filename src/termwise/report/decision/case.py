@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -88,7 +89,8 @@ def gather(folders: Sequence[Path | str], limits: Limits, limits_path: str = "")
     reason. ValueError where none can be, where nothing in them can be decided on, and for a `limits.candidate` that is none.
     """
     refused: list[Refused] = []
-    found = (_run(folder, limits, refused) for folder in dict.fromkeys(map(str, folders)))
+    once = {os.path.realpath(folder): str(folder) for folder in reversed(folders)}
+    found = (_run(folder, limits, refused) for folder in reversed(once.values()))
     runs = [run for run in found if run is not None]
     groups = grouped([claim for run in runs for claim in run.claims])
     groups = groups or alike([claim for run in runs for claim in run.subjects])

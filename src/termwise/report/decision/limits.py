@@ -54,6 +54,12 @@ class Limits(BaseModel):
         found = re.fullmatch(r"(\d+)k", value.strip().lower()) if isinstance(value, str) else None
         return int(found[1]) * 1024 if found else value
 
+    @field_validator("candidate", "machine", mode="before")
+    @classmethod
+    def _without_blanks(cls, value: Any) -> Any:
+        """A blank alone stands in the name of every processor."""
+        return value.strip() if isinstance(value, str) else value
+
     @field_validator("engines", mode="before")
     @classmethod
     def _one_is_a_list(cls, value: Any) -> Any:
@@ -68,12 +74,13 @@ class Limits(BaseModel):
                 value = datetime.date.fromisoformat(value) if day_alone else datetime.datetime.fromisoformat(value)
             except ValueError:
                 pass
-        if isinstance(value, datetime.datetime):
-            return value if value.tzinfo else value.replace(tzinfo=datetime.UTC)
-        if isinstance(value, datetime.date):
-            return datetime.datetime.combine(value, datetime.time.max, datetime.UTC)
         if value is None:
             return None
+        if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
+            value = datetime.datetime.combine(value, datetime.time.max)
+        # Near the ends of the calendar another zone's day does not exist.
+        if isinstance(value, datetime.datetime) and datetime.MINYEAR < value.year < datetime.MAXYEAR:
+            return value if value.tzinfo else value.replace(tzinfo=datetime.UTC)
         raise ValueError("allowed are dates and times like 2026-01-31T09:00+09:00")
 
 

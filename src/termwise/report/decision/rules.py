@@ -6,8 +6,8 @@ In this order, and the first that holds is the reason:
     do not adopt         a check failed; the loss rises beyond the limit even at the near end of its interval; memory or time
                          is beyond its limit in the same sense; the slots-only baseline of equal bytes loses less; memory and
                          time were measured and neither is better
-    cannot say yet       the loss, or what a limit asks for, is missing or its interval reaches across the limit; the loss was
-                         measured on texts shorter than the context; no gain is shown yet; it is not shown that it beats the
+    cannot say yet       the loss, or what a limit asks for, is missing or its interval reaches across the limit; no record
+                         shows the loss on texts as long as the context; no gain is shown yet; it is not shown that it beats the
                          slots-only baseline
     adopt with conditions   all of that holds, but something a deployment needs is missing or has to be accepted
     adopt                nothing is missing
@@ -145,9 +145,9 @@ def _why_open(evidence: Evidence, limits: Limits, outcomes: dict[str, Outcome]) 
 
 
 def _is_short(evidence: Evidence) -> bool:
-    """Whether the loss says nothing of the context: what was cut shows only on texts that long."""
+    """Whether the loss is not known to say anything of the context: what was cut shows only on texts that long."""
     measured, asked = evidence.accuracy_context, evidence.context
-    return measured is not None and asked is not None and measured < asked
+    return asked is not None and (measured is None or measured < asked)
 
 
 def _conditions(evidence: Evidence, limits: Limits, outcomes: dict[str, Outcome]) -> tuple[str, ...]:

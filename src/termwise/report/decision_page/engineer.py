@@ -119,7 +119,7 @@ def _question(case: Case, say: Words) -> Section:
         (say("decision.fact.fixed"), (conditions.stamp(case, say),), False),
     ]
     fields = {"candidate": evidence.candidate, "today": evidence.today or say("decision.today")}
-    lines = Lines((say("decision.question", **fields, n=len(case.verdicts)), say("decision.rules")))
+    lines = Lines((say.plural("decision.question", len(case.verdicts), **fields), say("decision.rules")))
     return Section("question", say("decision.section.question"), (lines, Facts(tuple(pairs))))
 
 

@@ -92,6 +92,8 @@ def _memory(shown: ConvertView, context: int | None, sized: int | None) -> Pair:
     source, (state, cache) = str(shown.reading.folder.path), (shown.bytes.get(name) for name in ("state", "cache_half"))
     if state is None or cache is None or state.value is None or not cache.value:
         return Pair(change=missing("decision.why.not_sized", source))
+    if cache.subject.get("length") != state.subject.get("length"):
+        return Pair(change=missing("decision.why.not_sized", source))
     if context != sized:
         return Pair(change=missing("decision.why.other_context", source, measured=sized, context=context))
     return Pair(

@@ -31,7 +31,17 @@ def grouped(claims: Iterable[Claim]) -> list[list[Claim]]:
 
 def _belongs(claim: Claim, group: Sequence[Claim]) -> bool:
     is_new = all(claim.command != other.command for other in group)
-    return is_new and any(claim.identity & other.identity for other in group)
+    return is_new and any(claim.identity & other.identity for other in group) and not _replaces_another(claim, group)
+
+
+def _replaces_another(claim: Claim, group: Sequence[Claim]) -> bool:
+    """Whether its original is called otherwise than theirs: two models can be given the same plan."""
+    mine = _originals(claim)
+    return any(mine.isdisjoint(_originals(other)) for other in group if mine and other.today_keys)
+
+
+def _originals(claim: Claim) -> set[str]:
+    return {Path(key.removeprefix("model:")).name for key in claim.today_keys}
 
 
 def alike(claims: Iterable[Claim]) -> list[list[Claim]]:
