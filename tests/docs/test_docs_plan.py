@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from tests.docs.conftest import ROOT
-
 import plan
+from tests.docs.conftest import ROOT
 
 VIEW = plan.plan_view(plan.read(ROOT / "benchmarks" / "records" / "plan_smollm2"))
 
