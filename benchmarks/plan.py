@@ -1,4 +1,4 @@
-"""The table of the README about plans, from a record.
+"""The table of docs/findings.md about plans, from a record.
 
 python benchmarks/plan.py [NAME]
 """
@@ -15,19 +15,23 @@ from termwise.report.words import words
 from termwise.results import Record
 
 RECORDS = Path(__file__).parent / "records"
-WORDS = {"lower": "lower", "higher": "higher", "none": "no difference found", "few": "too few texts"}
+WORDS = {"lower": "loses less", "higher": "loses more", "none": "no difference found", "few": "too few texts"}
 
 
 def table(view: PlanView) -> str:
     """A row a share: the rise of each method, and what the plan wins over slots alone."""
     lines = [
-        "| share of the cache | termwise | exact slots only | uniform window | termwise - slots | |",
+        "| share of the cache | plan | exact slots alone | uniform window | plan - slots alone | |",
         "|---|---|---|---|---|---|",
     ]
     for share in sorted({point.share for point in view.points}):
         by_method = {p.method: p.rise for p in view.points if p.share == share}
         gain = view.gains.get((share, "slots"))
-        cells = [f"{share:.0%}", *(figure(by_method.get(method)) for method in METHODS), figure(gain)]
+        cells = [
+            f"{share:.0%}".replace("%", " %"),
+            *(figure(by_method.get(method)) for method in METHODS),
+            figure(gain),
+        ]
         lines.append(f"| {' | '.join(cells)} | {WORDS[answer(gain)] if gain else ''} |")
     return "\n".join(lines)
 

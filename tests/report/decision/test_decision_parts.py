@@ -8,6 +8,7 @@ from planted_runs import CONTEXT, entry, inspect, spec, study
 from termwise.report.decision.case import gather
 from termwise.report.decision.gathering.ablations import steps_of
 from termwise.report.decision.limits import Limits
+from termwise.results import Record, RunFolder
 
 LIMITS = Limits(context=CONTEXT)
 KEPT = {
@@ -127,3 +128,28 @@ def test_one_seed_leaves_a_step_open(tmp_path):
     (step,) = gather([folder], Limits()).components
     assert step.kind == "denominator" and step.recommendation == "open"
     assert step.loss.why == "decision.why.too_few_seeds" and step.loss.value is not None
+
+
+@pytest.mark.parametrize(
+    ("ends", "wanted"),
+    [((-0.05, -0.01), "keep"), ((0.01, 0.05), "cut"), ((-0.01, 0.02), "open"), ((None, None), "open")],
+)
+def test_a_plan_is_worth_what_its_rivals_of_equal_bytes_lose(tmp_path, ends, wanted):
+    point = {"method": "termwise", "share": 0.25, "is_chosen": True}
+    low, high = ends
+    folder = RunFolder.create(tmp_path / "plan", "plan", {"source": "m"}, {"about": {"name": "m"}, "context": 4096})
+    gain = {
+        "run_id": "r",
+        "kind": "plan",
+        "subject": point,
+        "metric": "gain",
+        "unit": "nats/token",
+        "level": 0.95,
+        "n": 8,
+    }
+    rise = gain | {"metric": "loss_rise", "value": 0.01, "low": 0.0, "high": 0.02, "baseline": "exact"}
+    folder.append(Record(**rise), Record(**gain, value=-0.02, low=low, high=high, baseline="slots"))
+    (part,) = gather([tmp_path / "plan"], Limits()).components
+    assert (part.kind, part.name, part.recommendation) == ("sums", "25%", wanted)
+    assert part.loss.value == 0.02 and part.saved.value == 0.0
+    assert (part.loss.low, part.loss.high) == (None if high is None else -high, None if low is None else -low)

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from termwise.report.decision.evidence import Evidence
-from termwise.report.decision.gathering import ablations, bench, evaluate, inspect, verify
+from termwise.report.decision.gathering import ablations, bench, evaluate, inspect, plan, verify
 from termwise.report.decision.gathering.claim import Claim
 from termwise.report.decision.gathering.component import Component
 from termwise.report.decision.gathering.convert import from_convert
 from termwise.report.decision.gathering.merging import alike, evidence_of, grouped, one_candidate, told_apart
-from termwise.report.decision.gathering.plan import from_plan
 from termwise.report.decision.gathering.study import from_study
 from termwise.report.decision.limits import Limits
 from termwise.report.decision.rules import Answer, Decision, decide
@@ -26,13 +25,26 @@ __all__ = ["Case", "Component", "Refused", "Verdict", "gather"]
 
 # Runs that put candidates up; runs that know something of a candidate; runs that take attention apart.
 MAKERS: dict[str, Callable[[Reading, Limits], list[Claim]]] = {
-    "study": from_study, "plan": from_plan, "convert": from_convert,
+    "study": from_study, "plan": plan.from_plan, "convert": from_convert,
 }  # fmt: skip
 KNOWING: dict[str, Any] = {"bench": bench, "evaluate": evaluate, "inspect": inspect, "verify": verify}
 PARTS: dict[str, Callable[[Reading, Limits], list[Component]]] = {
-    "inspect": inspect.components, "study": ablations.components,
+    "inspect": inspect.components, "study": ablations.components, "plan": plan.components,
 }  # fmt: skip
-KINDS = ("order", "center", "window", "denominator", "gate", "decay", "option", "variant", "layer", "head")
+KINDS = (
+    "sums",
+    "choice",
+    "order",
+    "center",
+    "window",
+    "denominator",
+    "gate",
+    "decay",
+    "option",
+    "variant",
+    "layer",
+    "head",
+)
 
 
 @dataclass(frozen=True)

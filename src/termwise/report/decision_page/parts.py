@@ -36,7 +36,11 @@ def _model(reading: Reading) -> str:
 
 
 def few(components: tuple[Component, ...]) -> list[Component]:
-    """What costs most if cut, and what saves most; both are shown where both are there."""
+    """What costs most if cut, and what saves most; both are shown where both are there.
+
+    A part that alone takes more than the whole cache of today is no part of a cheaper model; the full table has it.
+    """
+    components = tuple(one for one in components if (one.saved.value or 0.0) <= 1)
     keep = [one for one in components if one.recommendation == "keep"]
     cut = [one for one in components if one.recommendation == "cut"]
     keep.sort(key=lambda one: -(one.loss.value or 0.0))

@@ -12,7 +12,7 @@ class Component:
     """A part and what it is worth.
 
     `loss` is what the held-out loss rises by if it is cut or replaced as its name says; `saved` the share of today's bytes that
-    this saves, below 0 where it takes more. `kind`: order, head, layer, variant, window, center, denominator, gate, decay, option.
+    this saves, below 0 where it takes more. `kind`: sums, choice, order, head, layer, variant, window, center, denominator, gate, decay, option.
     `recommendation`: keep, cut, open or not_measured.
     """
 

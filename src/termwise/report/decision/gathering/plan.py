@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import defaultdict
 from collections.abc import Iterable
@@ -18,12 +19,13 @@ from termwise.report.decision.gathering.claim import (
     whole,
 )
 from termwise.report.decision.gathering.complexity import kernels_of
+from termwise.report.decision.gathering.component import Component
 from termwise.report.decision.limits import Limits
 from termwise.report.plan_view import PlanView, Point, plan_view
 from termwise.report.read import Reading
 from termwise.results import Record, config_hash
 
-SLOTS, EXACT = "slots", "exact"
+SLOTS, UNIFORM, EXACT = "slots", "uniform", "exact"
 
 
 def from_plan(reading: Reading, limits: Limits) -> list[Claim]:
@@ -32,6 +34,28 @@ def from_plan(reading: Reading, limits: Limits) -> list[Claim]:
     own = _about_model(reading)
     points = [point for point in shown.points if point.method == "termwise"]
     return [_claim(point, shown, limits, own) for point in sorted(points, key=lambda point: point.share)]
+
+
+def components(reading: Reading, limits: Limits) -> list[Component]:
+    """What the chosen plan has over its rivals of equal bytes: sums over the far keys, and a choice for each head."""
+    shown = plan_view(reading)
+    chosen = shown.chosen
+    if chosen is None:
+        return []
+    rivals = {"sums": SLOTS, "choice": UNIFORM}
+    gains = {kind: shown.gains.get((chosen.share, rival)) for kind, rival in rivals.items()}
+    return [_part(kind, chosen, gain, str(reading.folder.path)) for kind, gain in gains.items() if gain is not None]
+
+
+def _part(kind: str, chosen: Point, gain: Record, source: str) -> Component:
+    """The rival in its place, which takes as many bytes: keep it where the rival loses more beyond noise, cut it where less."""
+    found = of_record(gain, source, "decision.why.no_slots_plan")
+    value, low, high = (None if end is None else -end for end in (found.value, found.high, found.low))
+    loss = dataclasses.replace(found, value=value, low=low, high=high)
+    sure = low is not None and high is not None
+    told = "keep" if sure and low > 0 else "cut" if sure and high < 0 else "open"  # type: ignore[operator]
+    known = told if value is not None else "not_measured"
+    return Component(f"{100 * chosen.share:.4g}%", kind, loss, exactly(0.0, "share", source), known, source)
 
 
 def _claim(point: Point, shown: PlanView, limits: Limits, own: dict[str, Any]) -> Claim:
