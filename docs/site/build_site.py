@@ -19,7 +19,15 @@ from site_links import with_pages
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-COPIED = ("CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "docs/*.md", "docs/figures/*", "examples/*.md")
+COPIED = (
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "LICENSE",
+    "docs/*.md",
+    "docs/figures/*",
+    "docs/reports/*",
+    "examples/*.md",
+)
 COPIED_RECORDS = ("benchmarks/README.md", "benchmarks/records/**/*.json*")
 
 

@@ -150,6 +150,18 @@ def _is_short(evidence: Evidence) -> bool:
     return asked is not None and (measured is None or measured < asked)
 
 
+def is_target(named: str | None, machine: str) -> bool:
+    """Whether a benchmark's machine, "processor" or "processor, device", is the one that the limits name. A device has to be named too.
+
+    >>> is_target("EPYC", "AMD EPYC 9654"), is_target("EPYC", "AMD EPYC 9654, cuda"), is_target("EPYC, cuda", "AMD EPYC 9654, cuda")
+    (True, False, True)
+    """
+    if named is None:
+        return False
+    asked, found = ([part.strip().casefold() for part in text.split(",")] for text in (named, machine))
+    return len(asked) == len(found) and all(part in held for part, held in zip(asked, found, strict=True))
+
+
 def _conditions(evidence: Evidence, limits: Limits, outcomes: dict[str, Outcome]) -> tuple[str, ...]:
     """What a deployment still needs, or has to accept, the heaviest first."""
     found = []
@@ -159,7 +171,7 @@ def _conditions(evidence: Evidence, limits: Limits, outcomes: dict[str, Outcome]
         found.append("soak")
     if outcomes["latency"] in (Outcome.MISSING, Outcome.OPEN):
         found.append("bench")
-    elif limits.machine is None or limits.machine.casefold() not in evidence.machine.casefold():
+    elif not is_target(limits.machine, evidence.machine):
         found.append("bench_on_target")
     if outcomes["memory"] in (Outcome.MISSING, Outcome.OPEN):
         found.append("memory")

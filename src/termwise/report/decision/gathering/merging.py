@@ -12,6 +12,7 @@ from termwise.report.decision.figures import MISSING, Figure, Pair, missing
 from termwise.report.decision.gathering.claim import Claim
 from termwise.report.decision.gathering.complexity import ENGINES, new_dependencies
 from termwise.report.decision.limits import Limits
+from termwise.report.decision.rules import is_target
 
 # Where two runs know the same figure equally well, the earlier of these is taken: what runs before what was planned.
 COMMANDS = ("convert", "study", "plan", "bench", "evaluate", "inspect", "verify")
@@ -135,7 +136,7 @@ def _best(claims: Sequence[Claim], measure: str, limits: Limits) -> Claim | None
 
     def worth(claim: Claim) -> tuple[bool, bool, str]:
         change = getattr(claim, measure).change
-        is_asked = limits.machine is not None and limits.machine.casefold() in claim.machine.casefold()
+        is_asked = is_target(limits.machine, claim.machine)
         return change.is_there, is_asked, claim.created if claim.command == "bench" and measure == "latency" else ""
 
     return max((claim for claim in claims if getattr(claim, measure) != Pair()), key=worth, default=None)
