@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given
@@ -88,6 +90,33 @@ def test_states_stand_in_the_order_of_the_documents(name):
     wanted = gradients(joined, first)
     for which, gradient in wanted.items():
         close(found[which], gradient, "fp64 gradient", f"{name}: gradient of {which}")
+
+
+# Values whose far keys stand in groups: how many keys a group has depends on the data.
+GROUPED = tuple(f"taylor:{orders}@mean4+w8s4{more}" for orders in ("0", "0..1", "0..2") for more in ("h4", "e64"))
+
+
+@pytest.mark.parametrize("form", ["chunked", "parallel"])
+@pytest.mark.parametrize("name", GROUPED)
+def test_documents_with_groups_of_far_keys_are_apart_bit_by_bit(name, form):
+    """The changed document's keys also move together, so that most of them have one nearest center."""
+    spec, ends, changed = spec_of(name), bounds_of(LENGTHS), 1
+    start, stop = ends[changed : changed + 2].tolist()
+    rest = torch.ones(sum(LENGTHS), dtype=torch.bool)
+    rest[start:stop] = False
+    for dtype, seed in itertools.product((torch.float64, torch.float32), range(3)):
+        arguments = inputs(spec, length=sum(LENGTHS), heads=2, seed=seed, dtype=dtype)
+        before, state = attend(**arguments, spec=spec, cu_seqlens=ends, form=form, output_final_state=True)
+        other = {**arguments, "key": arguments["key"].clone()}
+        other["key"][:, start:stop] = other["key"][:, start:stop] * 0.1 - 0.1
+        after, other_state = attend(**other, spec=spec, cu_seqlens=ends, form=form, output_final_state=True)
+        holds(not torch.equal(after[:, ~rest], before[:, ~rest]), "the changed document is another")
+        same_bits(after[:, rest], before[:, rest], f"{name}, {form}, {dtype}, seed {seed}: outputs")
+        for i, (a, b) in enumerate(zip(other_state.split(), state.split(), strict=True)):
+            for part in a.tensors if i != changed else ():
+                same_bits(
+                    a.tensors[part], b.tensors[part], f"{name}, {form}, {dtype}, seed {seed}: {part} of document {i}"
+                )
 
 
 def test_changing_one_document_leaves_the_others_alone_bit_by_bit():

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from termwise.data import synthetic
-from termwise.evaluation import check_causal, held_out_loss, in_context_recall, recall_accuracy
+from termwise.evaluation import check_causal, held_out_loss, in_context_recall, recall_accuracy, recall_by_distance
 from termwise.models import build
 
 VOCAB = 23
@@ -211,3 +211,30 @@ def test_recall_is_seeded_and_asks_for_the_scored_labels():
         guess = model.eval()(ids).logits.argmax(dim=-1)
     expected = float((guess == labels)[labels >= 0].float().mean())
     assert recall_accuracy(model, seed=3, num_batches=1, batch=8) == pytest.approx(expected)
+
+
+class ShortMemory(nn.Module):
+    """Knows the value after a symbol that stood at most `reach` tokens before, and guesses a symbol that is never right beyond."""
+
+    def __init__(self, reach):
+        super().__init__()
+        self.reach, self.weight = reach, nn.Parameter(torch.zeros(1))
+        self.config = build("softmax", preset="recall", vocab_size=65).config
+
+    def forward(self, input_ids, **_):
+        logits = torch.zeros(*input_ids.shape, 65)
+        for row, ids in enumerate(input_ids.tolist()):
+            for t, symbol in enumerate(ids):
+                before = [s for s in range(max(0, t - self.reach), t) if ids[s] == symbol]
+                logits[row, t, ids[before[-1] + 1] if before else 64] = 1.0
+        return SimpleNamespace(logits=logits)
+
+
+def test_recall_by_distance_is_that_of_a_memory_of_known_reach():
+    found = recall_by_distance(ShortMemory(reach=15), num_batches=2, batch=16)
+    assert [(one.low, one.high) for one in found] == [(1, 8), (8, 16), (16, 24), (24, 32)]
+    assert [one.accuracy for one in found] == [1.0, 1.0, 0.0, 0.0]
+    whole = recall_accuracy(ShortMemory(reach=15), num_batches=2, batch=16)
+    queries = [one.num_queries for one in found]
+    assert sum(queries) == 2 * 16 * 8 and min(queries) > 0
+    assert whole == pytest.approx(sum(queries[:2]) / sum(queries))

@@ -118,6 +118,9 @@ class Planted:
         self.record("recall", "accuracy", "share", 1.0 if is_good else 0.38 + 0.02 * seed, one)
         reason = {} if is_good else {"reason": "not reached within 1200 steps"}
         self.record("recall", "steps_to_recall", "steps", 400 + 10 * seed if is_good else None, one, **reason)
+        for low, high in ((1, 8), (8, 16), (16, 24)):
+            at = one | {"distance_low": low, "distance_high": high}
+            self.record("recall", "accuracy_by_distance", "share", 1.0 if is_good else 0.9 - low / 32, at)
 
     def costs(self, name: str) -> None:
         self.record("memory", "parameters", "1", 812_416 + (256 if "mean" in name else 0), {"variant": name})
@@ -137,7 +140,17 @@ class Planted:
                 )
         wider = None if half_seeds is None else max(half_seeds, half_documents)
         ends = {} if wider is None else {"low": value - wider, "high": value + wider}
-        self.record("score", "verdict", "nats/token", value, subject, n=len(self.seeds), reason=answer, **ends, **more)
+        self.record(
+            "score",
+            "verdict",
+            "nats/token",
+            value,
+            subject,
+            n=max(2, len(self.seeds)) if ends else len(self.seeds),
+            reason=answer,
+            **ends,
+            **more,
+        )
 
     def write(self) -> Path:
         """Append the planted lines; the folder is what a killed or finished study leaves."""

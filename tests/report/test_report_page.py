@@ -169,7 +169,7 @@ def test_the_page_says_how_it_was_measured(finished, text):
     assert "Demonstration" not in text
     assert ["linear_elu", f"{NAMES['linear_elu']}|a note on linear_elu", "linear_elu", "elu1", "none"] in Tables(
         text
-    ).tables[2]
+    ).tables[3]
 
 
 def test_captions_name_what_is_there(tmp_path, text):
@@ -192,6 +192,23 @@ def test_a_loss_that_was_not_asked_for_is_not_missing(tmp_path):
 
 def test_writing_again_gives_the_same_page(finished, text):
     assert page.write(finished).read_text(encoding="utf-8") == text
+
+
+def test_recall_by_distance_is_a_table_of_its_own(finished, tmp_path):
+    say = words("en")
+
+    def tables(folder):
+        blocks = [block for section in sections(view(read(folder)), say) for block in section.blocks]
+        return {b.caption: b for b in blocks if b.kind == "table"}
+
+    found = next(b for caption, b in tables(finished).items() if caption.startswith("Recall by distance"))
+    assert [column.label for column in found.columns][1:] == ["1 to 7 tokens", "8 to 15 tokens", "16 to 23 tokens"]
+    rows = {row[0].text: [cell.text for cell in row[1:]] for row in found.rows}
+    assert rows["softmax"] == ["1.00", "1.00", "1.00"]
+    assert rows["linear_elu"] == ["0.87", "0.65", "0.40"]
+    without = Planted(tmp_path / "none", ["softmax"], (0,))
+    without.loss("softmax", 0)
+    assert not any(caption.startswith("Recall by distance") for caption in tables(without.write()))
 
 
 def test_every_figure_is_a_valid_specification(finished):

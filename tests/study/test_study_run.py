@@ -217,6 +217,14 @@ def test_recall_runs_are_part_of_the_grid(tmp_path, text, monkeypatch):
     (accuracy,), (steps,) = of(out, "accuracy", variant="softmax", seed=0), of(out, "steps_to_recall")
     assert 0.02 < accuracy.value < 0.5
     assert (steps.status, steps.reason) == ("not_measured", "not reached within 60 steps")
+    found = of(out, "accuracy_by_distance")
+    assert [(r.subject["distance_low"], r.subject["distance_high"]) for r in found] == [
+        (1, 8),
+        (8, 16),
+        (16, 24),
+        (24, 32),
+    ]
+    assert sum(r.value * r.n for r in found) / sum(r.n for r in found) == pytest.approx(accuracy.value)
     assert (out / "runs" / "softmax" / "recall-0" / "model" / "config.json").exists()
     assert "recall" in said
 

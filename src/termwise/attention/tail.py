@@ -87,7 +87,22 @@ def fold_into(
         reference = _reference(tail.reference, tail.count, mapped, is_real, spec, centers, tail.scale)
         tail = dataclasses.replace(tail, reference=reference)
         mapped = mapped - reference.gather(2, group[..., None].expand_as(key))
-    return _added(tail, *_sorted(mapped, value, is_real, group, tail.count.shape[2]), spec)
+    given = (mapped, value, is_real, group)
+    if tail.count.shape[2] == 1 or key.shape[0] == 1:
+        return _added(tail, *_sorted(*given, tail.count.shape[2]), spec)
+    # Row by row: a product as wide as the largest group of any row would add up a document's keys in an order that depends on others.
+    rows = [
+        _added(_row(tail, b), *_sorted(*(t[b : b + 1] for t in given), tail.count.shape[2]), spec)
+        for b in range(key.shape[0])
+    ]
+    sums = {n: torch.cat([getattr(row, n) for row in rows], dim=0) for n in ("moments", "mass", "count")}
+    return dataclasses.replace(tail, **sums)
+
+
+def _row(tail: Tail, index: int) -> Tail:
+    """One sequence of the batch."""
+    held = {n: getattr(tail, n) for n in ("moments", "mass", "count", "reference")}
+    return dataclasses.replace(tail, **{n: None if t is None else t[index : index + 1] for n, t in held.items()})
 
 
 def _reference(

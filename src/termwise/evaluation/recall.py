@@ -16,6 +16,7 @@ from torch import Tensor
 from termwise.evaluation.scoring import check_causal, logits_of, rows_that_fit, scoring
 
 FIRST_STEP = 10**9  # batches that no training run reaches
+STRETCH = 8  # tokens of distance that are counted together
 
 
 def recall_accuracy(
@@ -26,10 +27,45 @@ def recall_accuracy(
     Batches `first_step` onwards of `data.synthetic.recall(seed, ...)`; `task`: num_pairs, num_keys, num_values, length.
     Errors: ValueError for a model that sees the future or whose vocabulary is too small.
     """
+    found = _answers(model, seed, num_batches, batch, first_step, task)
+    is_right = torch.cat([right for right, _ in found])
+    return int(is_right.sum()) / len(is_right)
+
+
+@dataclass(frozen=True)
+class RecallAtDistance:
+    """`accuracy` over `num_queries` whose key was last seen `low` to `high` - 1 tokens before."""
+
+    low: int
+    high: int
+    accuracy: float
+    num_queries: int
+
+
+def recall_by_distance(
+    model: Any, *, seed: int = 0, num_batches: int = 8, batch: int = 64, first_step: int = FIRST_STEP, **task: int
+) -> list[RecallAtDistance]:
+    """`recall_accuracy` apart by how far back the key was last seen: 1 to `STRETCH` - 1 tokens, then stretches of `STRETCH`.
+
+    Stretches without a query are left out. Errors: as `recall_accuracy`.
+    """
+    found = _answers(model, seed, num_batches, batch, first_step, task)
+    is_right, distance = (torch.cat(parts) for parts in zip(*found, strict=True))
+    told = []
+    for low in range(0, int(distance.max()) + 1, STRETCH):
+        here = is_right[(distance >= low) & (distance < low + STRETCH)]
+        if len(here):
+            told.append(RecallAtDistance(max(low, 1), low + STRETCH, float(here.double().mean()), len(here)))
+    return told
+
+
+def _answers(
+    model: Any, seed: int, num_batches: int, batch: int, first_step: int, task: dict[str, int]
+) -> list[tuple[Tensor, Tensor]]:
+    """Of every batch, for each query: whether the likeliest symbol is right, and how many tokens ago its key was last seen."""
     from termwise.data import synthetic
 
-    vocab_size = model.config.vocab_size
-    right = total = 0
+    vocab_size, answers = model.config.vocab_size, []
     for step in range(first_step, first_step + num_batches):
         found = synthetic.recall(seed, step, batch, **task)
         ids, labels = (torch.from_numpy(x).reshape(batch, -1) for x in (found.input_ids, found.labels))
@@ -42,9 +78,21 @@ def recall_accuracy(
         with scoring(model) as device:
             guess = logits_of(model, ids.to(device)).argmax(dim=-1).cpu()
         is_scored = labels >= 0
-        right += int((guess == labels)[is_scored].sum())
-        total += int(is_scored.sum())
-    return right / total
+        answers.append(((guess == labels)[is_scored], last_seen(ids)[is_scored]))
+    return answers
+
+
+def last_seen(ids: Tensor) -> Tensor:
+    """How many tokens before each token the same symbol stood last; 0 where it never did. ids (N, T).
+
+    >>> last_seen(torch.tensor([[7, 9, 8, 7, 7]])).tolist()
+    [[0, 0, 0, 3, 1]]
+    """
+    length = ids.shape[1]
+    positions = torch.arange(length)
+    is_same = (ids[:, :, None] == ids[:, None, :]) & (positions[None, :] < positions[:, None])
+    before = torch.where(is_same, positions, -1).amax(dim=-1)
+    return torch.where(before < 0, 0, positions - before)
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,7 @@ def _result(view: View, say: Words) -> Section:
 
 
 def _cost(view: View, say: Words) -> Section:
-    made = (tables.cost(view, say), tables.lengths(view, say)) if view.variants else ()
+    made = (tables.cost(view, say), tables.distances(view, say), tables.lengths(view, say)) if view.variants else ()
     return Section("cost", say("cost.title"), tuple(table for table in made if table is not None))
 
 

@@ -123,6 +123,23 @@ def cost(view: View, say: Words) -> Table:
     return Table(say("cost.caption"), columns, rows, _strong(view))
 
 
+def distances(view: View, say: Words) -> Table | None:
+    """Recall by how far back the key was last seen; None where no run looked."""
+    ends = sorted({pair for found in view.by_distance.values() for pair in found})
+    if not ends:
+        return None
+    spans = [say("distance.span", low=low, high=high - 1) for low, high in ends]
+    columns = (Column(say("column.variant")), *(Column(span, say("unit.share"), True) for span in spans))
+    rows = tuple(
+        (Cell(v.name), *(_at_distance(view.by_distance[v.name].get(pair), say) for pair in ends)) for v in view.variants
+    )
+    return Table(say("distance.caption"), columns, rows, _strong(view))
+
+
+def _at_distance(measured: Measured | None, say: Words) -> Cell:
+    return _missing(say) if measured is None else _plain(measured, lambda value: say.number(value, 2), say)
+
+
 def _cost_row(v: Variant, view: View, say: Words) -> tuple[Cell, ...]:
     return (
         Cell(v.name),

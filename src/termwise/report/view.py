@@ -71,6 +71,7 @@ class View:
     variants: tuple[Variant, ...]
     problems: tuple[Problem, ...]
     by_position: dict[str, tuple[tuple[float, float, float], ...]]
+    by_distance: dict[str, dict[tuple[int, int], Measured]]
     state_by_length: dict[str, dict[int, float]]
     num_documents: int
     num_foreign: int
@@ -121,6 +122,7 @@ def view(reading: Reading) -> View:
         variants=tuple(variants),
         problems=tuple(_problems(index, variants if _is_loss_asked(reading) else [])),
         by_position={name: _by_position(index.of("loss", "held_out_by_position", name)) for name in names},
+        by_distance={name: _by_distance(index.of("recall", "accuracy_by_distance", name)) for name in names},
         state_by_length={name: _by_length(index.of("memory", "state", name)) for name in names},
         num_documents=len({str(r.subject.get("document")) for r in index.records if r.metric == "held_out_document"}),
         num_foreign=len(every.records) - len(index.records),
@@ -211,6 +213,16 @@ def _problems(index: Index, variants: list[Variant]) -> list[Problem]:
     for (variant, metric, status, reason), found in groups.items():
         same[tuple(sorted(found)), metric, status, reason].append(variant)
     return [Problem(tuple(names), *rest) for rest, names in same.items()]
+
+
+def _by_distance(records: list[Record]) -> dict[tuple[int, int], Measured]:
+    """Recall by how far back the key was last seen, from the nearest on."""
+    found: dict[tuple[int, int], list[Record]] = defaultdict(list)
+    for record in records:
+        low, high = (whole(record.subject.get(f"distance_{end}")) for end in ("low", "high"))
+        if low is not None and high is not None:
+            found[low, high].append(record)
+    return {ends: mean(found[ends]) for ends in sorted(found)}
 
 
 def _by_position(records: list[Record]) -> tuple[tuple[float, float, float], ...]:

@@ -154,6 +154,13 @@ def records_of_recall(run_id: str, results: Sequence[Result], controls: Collecti
             else {"value": None, "status": "not_measured", "reason": f"not reached within {most:,} steps"}
         )
         yield Record(subject=subject, metric="steps_to_recall", unit="steps", **told, **common)
+        # A run of an earlier version did not look.
+        for low, high, accuracy, number in result.get("by_distance", ()):
+            at = subject | {"distance_low": low, "distance_high": high}
+            yield Record(
+                subject=at, metric="accuracy_by_distance", value=accuracy, unit="share", n=number,
+                method="at the last step of the run", **common,
+            )  # fmt: skip
 
 
 def not_measured_recall(run_id: str, variants: Iterable[str], reason: str) -> Iterator[Record]:

@@ -36,7 +36,7 @@ def recall_config(config: RunConfig, max_steps: int = MAX_STEPS) -> RunConfig:
 
 
 def measure_recall(folder: Path, config: RunConfig) -> dict[str, Any]:
-    """Train on the recall task until `REACHED` or the steps are used up: accuracy, and the step it was reached at or None."""
+    """Train on the recall task until `REACHED` or the steps are used up: accuracy by step, and by distance at the end."""
     from termwise.data.synthetic import RECALL_VOCAB, recall
     from termwise.study.run import new_model, training_config
     from termwise.training.loop import train
@@ -62,7 +62,9 @@ def measure_recall(folder: Path, config: RunConfig) -> dict[str, Any]:
     except _Reached:
         model.save_pretrained(folder / "model")
     shutil.rmtree(folder / "checkpoints")
-    return {"curve": read_curve(folder / "log.jsonl"), "max_steps": config.steps}
+    return {
+        "curve": read_curve(folder / "log.jsonl"), "max_steps": config.steps, "by_distance": test_by_distance(model),
+    }  # fmt: skip
 
 
 def read_curve(log: Path) -> list[tuple[int, float]]:
@@ -76,6 +78,14 @@ def test_accuracy(model: Any) -> float:
     from termwise.evaluation import recall_accuracy
 
     return recall_accuracy(model, num_batches=TEST_BATCHES, batch=TEST_BATCH)
+
+
+def test_by_distance(model: Any) -> list[tuple[int, int, float, int]]:
+    """(low, high, accuracy, queries): the same sequences apart by how far back the key was last seen."""
+    from termwise.evaluation import recall_by_distance
+
+    found = recall_by_distance(model, num_batches=TEST_BATCHES, batch=TEST_BATCH)
+    return [(one.low, one.high, one.accuracy, one.num_queries) for one in found]
 
 
 def steps_to_recall(curve: Sequence[Sequence[float]]) -> int | None:
