@@ -95,14 +95,14 @@ def fold_into(
         _added(_row(tail, b), *_sorted(*(t[b : b + 1] for t in given), tail.count.shape[2]), spec)
         for b in range(key.shape[0])
     ]
-    sums = {n: torch.cat([getattr(row, n) for row in rows], dim=0) for n in ("moments", "mass", "count")}
-    return dataclasses.replace(tail, **sums)
+    moments, mass, count = (torch.cat(sums) for sums in zip(*((r.moments, r.mass, r.count) for r in rows), strict=True))
+    return dataclasses.replace(tail, moments=moments, mass=mass, count=count)
 
 
-def _row(tail: Tail, index: int) -> Tail:
+def _row(tail: Tail, b: int) -> Tail:
     """One sequence of the batch."""
-    held = {n: getattr(tail, n) for n in ("moments", "mass", "count", "reference")}
-    return dataclasses.replace(tail, **{n: None if t is None else t[index : index + 1] for n, t in held.items()})
+    reference = None if tail.reference is None else tail.reference[b : b + 1]
+    return Tail(tail.scale, tail.moments[b : b + 1], tail.mass[b : b + 1], tail.count[b : b + 1], reference)
 
 
 def _reference(
