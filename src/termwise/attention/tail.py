@@ -87,15 +87,13 @@ def fold_into(
         reference = _reference(tail.reference, tail.count, mapped, is_real, spec, centers, tail.scale)
         tail = dataclasses.replace(tail, reference=reference)
         mapped = mapped - reference.gather(2, group[..., None].expand_as(key))
-    given = (mapped, value, is_real, group)
-    if tail.count.shape[2] == 1 or key.shape[0] == 1:
-        return _added(tail, *_sorted(*given, tail.count.shape[2]), spec)
+    num_groups, rows = tail.count.shape[2], range(key.shape[0])
+    if num_groups == 1 or len(rows) == 1:
+        return _added(tail, *_sorted(mapped, value, is_real, group, num_groups), spec)
     # Row by row: a product as wide as the largest group of any row would add up a document's keys in an order that depends on others.
-    rows = [
-        _added(_row(tail, b), *_sorted(*(t[b : b + 1] for t in given), tail.count.shape[2]), spec)
-        for b in range(key.shape[0])
-    ]
-    moments, mass, count = (torch.cat(sums) for sums in zip(*((r.moments, r.mass, r.count) for r in rows), strict=True))
+    cut = ((mapped[b : b + 1], value[b : b + 1], is_real[b : b + 1], group[b : b + 1]) for b in rows)
+    done = [_added(_row(tail, b), *_sorted(*one, num_groups), spec) for b, one in zip(rows, cut, strict=True)]
+    moments, mass, count = (torch.cat(sums) for sums in zip(*((r.moments, r.mass, r.count) for r in done), strict=True))
     return dataclasses.replace(tail, moments=moments, mass=mass, count=count)
 
 
