@@ -230,7 +230,7 @@ def test_weights_that_do_not_fit_are_refused(tmp_path):
         ({"rope_parameters": {"rope_type": "linear"}}, "factor"),
         ({"attention": "softmax"}, "attention='softmax'; allowed are a AttentionSpec or its dict"),
         ({"attention": {"kernel": {"type": "Exq"}}}, "did you mean 'Exp'"),
-        ({"attention": [parse("exp")]}, "attention lists 1 layers, num_hidden_layers is 2"),
+        ({"attention": [parse("exp")]}, "attention lists 1 layer, num_hidden_layers is 2"),
         ({"attention": [parse("exp"), {"normaliser": 1}]}, r"attention\[1\]: .*did you mean 'normalizer'"),
         ({"layer_options": {"conv_size": -1}}, "conv_size=-1"),
         ({"layer_options": [{"blank_tokens": 1}, {}]}, "every layer must name the same number"),

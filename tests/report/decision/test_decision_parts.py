@@ -131,12 +131,16 @@ def test_one_seed_leaves_a_step_open(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("ends", "wanted"),
-    [((-0.05, -0.01), "keep"), ((0.01, 0.05), "cut"), ((-0.01, 0.02), "open"), ((None, None), "open")],
+    ("value", "low", "high", "wanted"),
+    [
+        (-0.02, -0.05, -0.01, "keep"),
+        (0.02, 0.01, 0.05, "cut"),
+        (0.01, -0.01, 0.02, "open"),
+        (-0.02, None, None, "open"),
+    ],
 )
-def test_a_plan_is_worth_what_its_rivals_of_equal_bytes_lose(tmp_path, ends, wanted):
+def test_a_plan_is_worth_what_its_rivals_of_equal_bytes_lose(tmp_path, value, low, high, wanted):
     point = {"method": "termwise", "share": 0.25, "is_chosen": True}
-    low, high = ends
     folder = RunFolder.create(tmp_path / "plan", "plan", {"source": "m"}, {"about": {"name": "m"}, "context": 4096})
     gain = {
         "run_id": "r",
@@ -148,8 +152,8 @@ def test_a_plan_is_worth_what_its_rivals_of_equal_bytes_lose(tmp_path, ends, wan
         "n": 8,
     }
     rise = gain | {"metric": "loss_rise", "value": 0.01, "low": 0.0, "high": 0.02, "baseline": "exact"}
-    folder.append(Record(**rise), Record(**gain, value=-0.02, low=low, high=high, baseline="slots"))
+    folder.append(Record(**rise), Record(**gain, value=value, low=low, high=high, baseline="slots"))
     (part,) = gather([tmp_path / "plan"], Limits()).components
     assert (part.kind, part.name, part.recommendation) == ("sums", "25%", wanted)
-    assert part.loss.value == 0.02 and part.saved.value == 0.0
+    assert part.loss.value == -value and part.saved.value == 0.0
     assert (part.loss.low, part.loss.high) == (None if high is None else -high, None if low is None else -low)

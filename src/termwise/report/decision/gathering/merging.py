@@ -42,7 +42,8 @@ def _replaces_another(claim: Claim, group: Sequence[Claim]) -> bool:
 
 
 def _originals(claim: Claim) -> set[str]:
-    return {Path(key.removeprefix("model:")).name for key in claim.today_keys}
+    names = {Path(key.removeprefix("model:")).name for key in claim.today_keys}
+    return names | {Path(claim.today).name} if names else names
 
 
 def alike(claims: Iterable[Claim]) -> list[list[Claim]]:
