@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
 from hypothesis import given
@@ -11,10 +9,10 @@ from hypothesis import strategies as some
 
 from termwise.attention import packing
 from termwise.attention.forms import attend
-from tests.attention.compare import close, close_states, equal, holds, same_bits
+from tests.attention.compare import close, equal, holds, same_bits
 from tests.attention.running import gradients
 from tests.attention.slicing import tokens
-from tests.attention.values import inputs, spec_of
+from tests.attention.values import NAMES, forms, inputs, is_long_series, spec_of
 
 
 def bounds_of(lengths: list[int]) -> torch.Tensor:
@@ -92,46 +90,41 @@ def test_states_stand_in_the_order_of_the_documents(name):
         close(found[which], gradient, "fp64 gradient", f"{name}: gradient of {which}")
 
 
+FEWER = [3, 90, 1, 70, 9]
+
 # Values whose far keys stand in groups: how many keys a group has depends on the data.
 GROUPED = tuple(f"taylor:{orders}@mean4+w8s4{more}" for orders in ("0", "0..1", "0..2") for more in ("h4", "e64"))
 
 
-@pytest.mark.parametrize("form", ["chunked", "parallel"])
-@pytest.mark.parametrize("name", GROUPED)
-def test_documents_with_groups_of_far_keys_are_apart_bit_by_bit(name, form):
-    """The changed document's keys also move together, so that most of them have one nearest center."""
-    spec, ends, changed = spec_of(name), bounds_of(LENGTHS), 1
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["fp64", "fp32"])
+@pytest.mark.parametrize("name", [*NAMES, *GROUPED])
+def test_documents_are_apart_bit_by_bit(name, dtype):
+    """Outputs, gradients and states, in every form of a value.
+
+    The changed document's keys also move together, so that most of them have one nearest center.
+    """
+    spec, ends, changed = spec_of(name), bounds_of(FEWER), 1
     start, stop = ends[changed : changed + 2].tolist()
-    rest = torch.ones(sum(LENGTHS), dtype=torch.bool)
+    rest = torch.ones(sum(FEWER), dtype=torch.bool)
     rest[start:stop] = False
-    for dtype, seed in itertools.product((torch.float64, torch.float32), range(3)):
-        arguments = inputs(spec, length=sum(LENGTHS), heads=2, seed=seed, dtype=dtype)
-        before, state = attend(**arguments, spec=spec, cu_seqlens=ends, form=form, output_final_state=True)
-        other = {**arguments, "key": arguments["key"].clone()}
-        other["key"][:, start:stop] = other["key"][:, start:stop] * 0.1 - 0.1
-        after, other_state = attend(**other, spec=spec, cu_seqlens=ends, form=form, output_final_state=True)
-        holds(not torch.equal(after[:, ~rest], before[:, ~rest]), "the changed document is another")
-        same_bits(after[:, rest], before[:, rest], f"{name}, {form}, {dtype}, seed {seed}: outputs")
-        for i, (a, b) in enumerate(zip(other_state.split(), state.split(), strict=True)):
+    has_state = not is_long_series(spec)
+    for number, form in enumerate(sorted({form for form, _ in forms(name)} - {"recurrent", "auto"})):
+        found = []
+        for factor, shift in ((1.0, 0.0), (0.1, -0.1)):
+            arguments = inputs(spec, length=sum(FEWER), heads=2, seed=number, dtype=dtype)
+            for which in ("key", "value"):
+                arguments[which][:, start:stop] = arguments[which][:, start:stop] * factor + shift
+            learning = {which: t.requires_grad_() for which, t in arguments.items() if torch.is_tensor(t)}
+            out, state = attend(**arguments, spec=spec, cu_seqlens=ends, form=form, output_final_state=has_state)
+            slopes = torch.autograd.grad(out.square().sum(), list(learning.values()), allow_unused=True)
+            found.append((out, dict(zip(learning, slopes, strict=True)), state))
+        (before, slopes, state), (after, other_slopes, other_state) = found
+        what = f"{name}, {form}"
+        holds(not torch.equal(after[:, ~rest], before[:, ~rest]), f"{what}: the changed document is another")
+        same_bits(after[:, rest], before[:, rest], f"{what}: outputs")
+        for which in slopes:
+            if slopes[which] is not None and slopes[which].dim() > 1 and slopes[which].shape[1] == sum(FEWER):
+                same_bits(other_slopes[which][:, rest], slopes[which][:, rest], f"{what}: gradient of {which}")
+        for i, (a, b) in enumerate(zip(other_state.split(), state.split(), strict=True) if has_state else ()):
             for part in a.tensors if i != changed else ():
-                same_bits(
-                    a.tensors[part], b.tensors[part], f"{name}, {form}, {dtype}, seed {seed}: {part} of document {i}"
-                )
-
-
-def test_changing_one_document_leaves_the_others_alone_bit_by_bit():
-    spec, ends = spec_of("taylor:0..2@mean+w8s2"), bounds_of(LENGTHS)
-    arguments = inputs(spec, length=sum(LENGTHS), heads=2, dtype=torch.float32)
-    before, state = attend(**arguments, spec=spec, cu_seqlens=ends, output_final_state=True)
-    for changed in (1, 4):
-        start, stop = ends[changed : changed + 2].tolist()
-        other = {**arguments, "key": arguments["key"].clone()}
-        other["key"][:, start:stop] *= 1.7
-        after, other_state = attend(**other, spec=spec, cu_seqlens=ends, output_final_state=True)
-        rest = torch.ones(sum(LENGTHS), dtype=torch.bool)
-        rest[start:stop] = False
-        same_bits(after[:, rest], before[:, rest], f"document {changed} changed")
-        for i, (a, b) in enumerate(zip(other_state.split(), state.split(), strict=True)):
-            if i != changed:
-                same_bits(a.moments, b.moments, f"state of document {i}")
-                close_states(a, b, "fp32", f"state of document {i}")
+                same_bits(a.tensors[part], b.tensors[part], f"{what}: {part} of document {i}")
