@@ -124,7 +124,21 @@ def test_the_terminal_says_the_same(folder):
 
 def test_no_crossing_is_said(folder):
     crossing(folder, "fast", "prefill", None)
-    assert "No subject passes fused attention up to 8k tokens." in text_of(folder)
+    assert "No subject passes its baseline up to 8k tokens." in text_of(folder)
+
+
+@pytest.mark.parametrize("measure", ["step", "generate"])
+def test_a_whole_model_stands_beside_llama_and_has_no_shape_of_one_layer(tmp_path, measure):
+    resolved = {"heads": 8, "kv_heads": 8, "key_width": 64, "value_width": 64, "batch": 1, "dtype": "float32"}
+    made = RunFolder.create(tmp_path / "run", "bench", {}, resolved | {"threads": 1, "lengths": [512]})
+    made.update(variants=[{"name": "sdpa", "formula": "f"}, {"name": "folder/model", "formula": "a model folder"}])
+    for variant, seconds in (("sdpa", 0.006), ("folder/model", 0.008)):
+        plant(made, measure, variant, measure, 512, seconds)
+    plant(made, f"{measure}_ratio", "folder/model", measure, 512, 0.75)
+    text = text_of(made)
+    assert "Llama of the same sizes, static cache" in text
+    assert "Whole models in their own sizes: sequences 1, float32, threads 1." in text
+    assert "query heads" not in text
 
 
 def test_an_empty_benchmark_has_a_page(tmp_path):

@@ -92,11 +92,16 @@ def records(row: Row, config: BenchConfig, run_id: str) -> Iterator[Record]:
     spread = Spread.of(list(row.samples))
     yield Record(**main, **_bounds(spread), method=row.method, reason=row.why)
     if row.ratios:
-        baseline = BASELINES.get(row.measure, "torch scaled_dot_product_attention, key/value cache written in place")
         ratio = _bounds(Spread.of(list(row.ratios)))
         how = "baseline over this, round by round" if kind == "speed" else "baseline over this"
         yield Record(
-            kind=kind, metric=f"{row.measure}_ratio", unit="1", method=how, baseline=baseline, **ratio, **common
+            kind=kind,
+            metric=f"{row.measure}_ratio",
+            unit="1",
+            method=how,
+            baseline=baseline_of(row.measure),
+            **ratio,
+            **common,
         )
     for figure in row.figures:
         bounds = {"value": figure.value} if figure.spread is None else _bounds(figure.spread)
@@ -105,6 +110,11 @@ def records(row: Row, config: BenchConfig, run_id: str) -> Iterator[Record]:
             kind=figure.kind, metric=figure.metric, unit=figure.unit, method=figure.method, reason=figure.reason,
             **bounds, **missing, **common,
         )  # fmt: skip
+
+
+def baseline_of(measure: str) -> str:
+    """What the figures of a measure are compared with."""
+    return BASELINES.get(measure, "torch scaled_dot_product_attention, key/value cache written in place")
 
 
 def _bounds(spread: Spread) -> dict[str, Any]:

@@ -212,6 +212,8 @@ def _limits(config: BenchConfig, folder: RunFolder, shape: Shape) -> None:
 
 def crossings(folder: RunFolder, config: BenchConfig) -> Iterator[Record]:
     """From which length on each subject beats the baseline, by measure."""
+    from termwise.bench.rows import baseline_of
+
     ratios: dict[tuple[str, str, str | None], dict[int, float]] = {}
     for record in folder.records():
         measure = record.subject.get("measure")
@@ -225,7 +227,7 @@ def crossings(folder: RunFolder, config: BenchConfig) -> Iterator[Record]:
             run_id=folder.run["run_id"], kind="memory" if measure == "memory" else "speed", metric="crossing",
             subject={"variant": variant, "measure": measure, "shortest": min(by_length), "longest": max(by_length)},
             value=found, unit="tokens", status="ok" if found else "not_measured", reason=reason, form=form,
-            method="log-log interpolation between measured lengths", baseline="torch scaled_dot_product_attention",
+            method="log-log interpolation between measured lengths", baseline=baseline_of(measure),
             config_hash=config_hash(config.model_dump(mode="json")),
         )  # fmt: skip
 

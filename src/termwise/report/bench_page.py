@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from termwise.report import bench_figures, bench_tables
-from termwise.report.bench_view import BASELINE, MACHINE, MEASURES, BenchView, Series
+from termwise.report.bench_view import BASELINE, MACHINE, MEASURES, WHOLE_MODELS, BenchView, Series
 from termwise.report.blocks import Block, Facts, Lines, Section
 from termwise.report.sections import method
 from termwise.report.verdict import Summary
@@ -62,7 +62,9 @@ def summary(view: BenchView, say: Words) -> Summary:
 def _shape(view: BenchView, say: Words) -> str:
     setting = view.reading.setting
     names = ("batch", "heads", "kv_heads", "key_width", "value_width", "dtype", "threads")
-    return say("bench.shape", **{name: setting(name, say("not_measured")) for name in names})
+    are_models = all(one.measure in WHOLE_MODELS for one in view.series)
+    key = "bench.shape.models" if are_models else "bench.shape"
+    return say(key, **{name: setting(name, say("not_measured")) for name in names})
 
 
 def _fact(one: Series, say: Words) -> str:

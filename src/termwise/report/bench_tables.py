@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from termwise.report.bench_view import BASELINE, MEASURES, BenchView, Series
+from termwise.report.bench_view import BASELINE, MEASURES, WHOLE_MODELS, BenchView, Series
 from termwise.report.blocks import Cell, Column, Table
 from termwise.report.words import Words
 from termwise.results import Record
@@ -79,7 +79,7 @@ def _strong(series: list[Series]) -> frozenset[int]:
 def name(series: Series, say: Words) -> str:
     """What a series is called."""
     if series.variant == BASELINE:
-        return say("bench.sdpa")
+        return say("bench.llama" if series.measure in WHOLE_MODELS else "bench.sdpa")
     return say.row((series.variant, form_name(series.form, say))) if series.form else series.variant
 
 

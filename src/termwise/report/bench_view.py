@@ -12,6 +12,7 @@ from termwise.results import Record
 
 BASELINE = "sdpa"
 MEASURES = ("prefill", "decode", "memory", "training", "step", "generate")
+WHOLE_MODELS = ("step", "generate")
 MACHINE = ("copy_bandwidth", "read_bandwidth", "product_peak")
 
 
