@@ -183,7 +183,7 @@ def test_distilling_is_the_divergence_from_the_original_and_the_text(place, weig
 
 def test_watching_keeps_the_best_weights_and_says_when_nothing_falls(tmp_path):
     model = torch.nn.Linear(2, 2, bias=False)
-    figures = iter([0.9, 0.5, 0.7, 0.6, 0.8, 0.55])
+    figures = iter([0.9, 0.5, 0.7, 0.6, 0.55, 0.8])
     watch = Watch(tmp_path, 1.0, lambda _: next(figures))
     kept = None
     for step in range(1, 7):
@@ -196,8 +196,12 @@ def test_watching_keeps_the_best_weights_and_says_when_nothing_falls(tmp_path):
     assert torch.equal(model.weight, kept)
     late = Watch(tmp_path / "late", 0.1, lambda _: 0.2, earliest=9)
     for step in range(1, 9 + 1):
-        late.on_step({"step": step, "evaluation": {"held_out": 0.2}})
+        late.on_step({"step": step, "evaluation": {"held_out": 0.2 + step / 100}})
         assert late.is_enough() == (step == 9)
+    falling = Watch(tmp_path / "falling", 1.0, lambda _: 1.0)
+    for step, figure in enumerate((1.40, 1.41, 1.39, 1.38, 1.36, 1.33), start=1):
+        falling.on_step({"step": step, "evaluation": {"held_out": figure}})
+        assert not falling.is_enough(), step
     worse = Watch(tmp_path / "worse", 0.1, lambda _: 0.2)
     assert not worse.restore(model)
 

@@ -47,10 +47,16 @@ class Watch:
             self.by_step[line["step"]] = line["evaluation"]["held_out"]
 
     def is_enough(self) -> bool:
-        """Whether the last PATIENCE figures are all above the lowest before them."""
+        """Whether the last PATIENCE figures are all above the lowest before them, and the latest is not the least of them.
+
+        A learning rate that rose first lifts a figure above its start; as it decays, the figure falls, at last below it.
+        """
         figures = [self.start, *(self.by_step[step] for step in sorted(self.by_step))]
         is_late = bool(self.by_step) and max(self.by_step) >= self.earliest
-        return is_late and len(figures) > PATIENCE and min(figures[-PATIENCE:]) > min(figures[:-PATIENCE])
+        if not is_late or len(figures) <= PATIENCE:
+            return False
+        least = min(figures[-PATIENCE:])
+        return least > min(figures[:-PATIENCE]) and figures[-1] > least
 
     def restore(self, model: nn.Module) -> bool:
         """Give the model its best weights. False, and nothing done, where those before training were better."""
