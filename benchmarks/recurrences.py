@@ -1,10 +1,11 @@
 """What `termwise bench` does not measure of the recurrences: figures of one run, each a ratio to something named.
 
-    python benchmarks/recurrences.py [naive] [half] [steps] [error] [training] [--out benchmarks/records/recurrences.json]
+    python benchmarks/recurrences.py [naive] [half] [steps] [error] [training] [--model FOLDER] [--out benchmarks/records/recurrences.json]
 
 naive     one decoded token against the naive way: features by index, all products written out, one cumulated state
 half      steps that read a bfloat16 copy, against the fp32 state and against fused attention over a bfloat16 cache
-steps     a model of 0.8 M parameters writes 32k tokens: time of the last 1k over a fresh first 1k in turn with it, live bytes
+steps     a model of 0.8 M parameters, or that of FOLDER, writes 32k tokens: time of the last 1k over a fresh first 1k in turn
+          with it, live bytes
 error     fp32 chunks and steps against float64 at 16k tokens, scores of spread 2 about means up to 10
 training  forward and backward of 8k tokens in chunks and with all scores, time and peak memory, a fresh process each
 
@@ -38,6 +39,7 @@ from termwise.attention.monomials import exponents, multiplicities
 from termwise.attention.reference import reference_rows
 from termwise.attention.state import AttentionState
 from termwise.models import TermwiseCache, build
+from termwise.models.build import load
 from termwise.results import machine, now, versions
 
 HEADS, STRETCH = 8, 128
@@ -165,11 +167,11 @@ def half() -> list[dict]:
 
 
 @torch.inference_mode()
-def steps(length: int = 32768, counted: int = 1024) -> list[dict]:
+def steps(folder: str | None = None, length: int = 32768, counted: int = 1024) -> list[dict]:
     """A cache that holds nearly all tokens and a fresh one, in turn: what the machine does meanwhile hits both."""
     rows = []
-    for name in ("taylor:0..2", "linear_elu"):
-        model = build(name, vocab_size=257, max_position_embeddings=length).eval()
+    for name in (folder,) if folder else ("taylor:0..2", "linear_elu"):
+        model = (load(folder)[0] if folder else build(name, vocab_size=257, max_position_embeddings=length)).eval()
         deep = Writer(model)
         deep.write(length - 256 - counted)
         fresh, found = Writer(model), {"first_1k": [], "last_1k": []}
@@ -281,12 +283,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=[[], *PARTS])
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "records" / "recurrences.json")
+    parser.add_argument("--model", metavar="FOLDER", help="a converted model for `steps`")
     given = parser.parse_args()
+    if given.model and given.parts != ["steps"]:
+        parser.error("--model goes with steps alone")
     torch.set_num_threads(1)
     found = json.loads(given.out.read_text(encoding="utf-8")) if given.out.exists() else {}
     for part in given.parts or list(PARTS):
         with torch.set_grad_enabled(part == "training"):
-            rows = PARTS[part]()
+            rows = steps(given.model) if given.model else PARTS[part]()
         found[part] = {"measured": now(), "versions": versions(), "machine": machine(), "rows": rows}
         for row in rows:
             print(part, json.dumps(row))

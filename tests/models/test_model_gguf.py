@@ -13,16 +13,18 @@ from termwise.models.streaming import generate_text
 
 
 @torch.no_grad()
-def test_a_folder_and_a_file_give_the_model_and_its_tokenizer(tmp_path):
+def test_a_folder_and_a_file_give_the_model_and_its_tokenizer(tmp_path, capfd):
     path = tmp_path / "tiny.gguf"
     write_tiny_gguf(path)
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file=path.name, dtype="float32")
+    assert "GGUF tensors" in capfd.readouterr().err
     for place in (tmp_path, path):
         model, tokenizer = load(place)
         ids = tokenizer("abcab", return_tensors="pt")["input_ids"]
         assert torch.equal(model(ids).logits, theirs(ids).logits)
         assert model.config.specs[0].short_name == "exp" and model.config.num_key_value_heads == 2
         assert find_model(str(place)).folder == place == trained_folder(str(place))
+    assert "GGUF tensors" not in capfd.readouterr().err
 
 
 def test_text_is_written_from_a_gguf_file_and_it_saves_as_ours(tmp_path):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,9 @@ def quiet() -> Iterator[None]:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        yield
+        # The bar of its GGUF reader obeys no setting.
+        with redirect_stderr(StringIO()):
+            yield
     finally:
         logging.set_verbosity(before[0])
         if before[1]:
