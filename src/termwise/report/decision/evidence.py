@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from termwise.report.decision.figures import MISSING, Figure, Pair
+from termwise.report.flaws import Flaw
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Evidence:
 
     `accuracy_context`: tokens of the texts on which the loss was measured; None where no record says. `crossing`: the context
     from which on a decoded token is faster than today. `is_chosen`: a plan's own choice among its points. `sources`: the runs
-    all this comes from.
+    all this comes from; `flaws`: what is wrong with them.
     """
 
     candidate: str
@@ -70,3 +71,4 @@ class Evidence:
     is_demonstration: bool = False
     is_chosen: bool = False
     sources: tuple[str, ...] = ()
+    flaws: tuple[Flaw, ...] = ()

@@ -13,8 +13,9 @@ from termwise.report.decision_page.heads import Chooser, choosers, model_of
 from termwise.report.decision_page.manager import reason
 from termwise.report.decision_page.pareto import pareto
 from termwise.report.decision_page.parts import parts_table
+from termwise.report.flaws import flaws, told
 from termwise.report.read import Reading
-from termwise.report.sections import command_line
+from termwise.report.sections import command_line, left_out
 from termwise.report.words import Words
 
 MAPS = ("inspect-importance", "plan-heads")
@@ -213,9 +214,9 @@ def _left_out(case: Case, say: Words) -> Section:
     lines = [say("decision.refused.line", path=one.path, why=say.recorded(one.why)) for one in case.refused]
     for reading in case.readings:
         for group in reading.left_out:
-            numbers = say.listing([str(n) for n in group.lines])
-            text = say.plural(f"left_out.{group.why}", len(group.lines), lines=numbers)
+            text = left_out(group, say)
             lines.append(say("decision.left_out", run=reading.folder.path.name, text=text))
+        lines += [told(flaw, say) for flaw in flaws(reading) if flaw.why != "implausible"]
     lines += [say("decision.unused", path=path) for path in case.unused]
     if not lines:
         lines = [say("decision.left_out.none")]

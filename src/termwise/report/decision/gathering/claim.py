@@ -10,6 +10,7 @@ from typing import Any
 
 from termwise.report.decision.evidence import Checks
 from termwise.report.decision.figures import MISSING, Figure, Pair
+from termwise.report.flaws import Flaw, flaws
 from termwise.report.read import Reading
 
 NATS = "nats/token"
@@ -23,6 +24,7 @@ class Claim:
     `keys` is what other runs know it by, `today_keys` the same of what is used today. `identity`: claims that share one are
     about the same candidate, though each was made to put one up. `context` is the one its bytes and seconds stand at. `dtype`
     is the precision of its bytes and seconds. `kernels` are the compiled functions it runs through; None where that is not known.
+    `flaws` are the run's.
     """
 
     names: tuple[str, ...]
@@ -49,6 +51,7 @@ class Claim:
     platform: str = ""
     created: str = ""
     is_demonstration: bool = False
+    flaws: tuple[Flaw, ...] = ()
 
     @property
     def name(self) -> str:
@@ -61,6 +64,7 @@ def about(reading: Reading) -> dict[str, Any]:
     return {
         "source": str(reading.folder.path), "command": str(reading.run["command"]), "platform": platform_of(reading),
         "created": str(reading.run.get("created") or ""), "is_demonstration": bool(reading.setting("demonstration")),
+        "flaws": flaws(reading),
     }  # fmt: skip
 
 

@@ -107,7 +107,7 @@ def evidence_of(candidate: Claim, claims: Sequence[Claim], limits: Limits) -> Ev
         today=candidate.today or next((claim.today for claim in ordered if claim.today), ""),
         context=candidate.context,
         accuracy_context=loss.accuracy_context if loss else None,
-        accuracy=loss.accuracy if loss else Pair(change=missing("decision.why.no_loss")),
+        accuracy=_above_zero(loss.accuracy) if loss else Pair(change=missing("decision.why.no_loss")),
         memory=_with_precision(memory, ordered, "memory"),
         latency=_with_precision(latency, ordered, "latency"),
         crossing=latency.crossing if latency else MISSING,
@@ -119,6 +119,7 @@ def evidence_of(candidate: Claim, claims: Sequence[Claim], limits: Limits) -> Ev
         is_demonstration=any(claim.is_demonstration for claim in ordered),
         is_chosen=any(claim.is_chosen for claim in ordered),
         sources=tuple(dict.fromkeys(claim.source for claim in ordered)),
+        flaws=tuple(dict.fromkeys(flaw for claim in ordered for flaw in claim.flaws)),
     )
 
 
@@ -130,6 +131,14 @@ def _best_loss(claims: Sequence[Claim], context: int | None) -> Claim | None:
         return change.has_interval, change.is_there, length is None or context is None or length >= context
 
     return max((c for c in claims if c.accuracy != Pair()), key=worth, default=None)
+
+
+def _above_zero(pair: Pair) -> Pair:
+    """A change by which the loss would fall below zero is none."""
+    today, change = pair.today.value, pair.change.value
+    if today is None or change is None or today + change >= 0:
+        return pair
+    return dataclasses.replace(pair, change=missing("decision.why.below_zero", pair.change.source))
 
 
 def _best(claims: Sequence[Claim], measure: str, limits: Limits) -> Claim | None:

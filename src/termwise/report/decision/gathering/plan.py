@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
@@ -138,7 +139,10 @@ def _memory(point: Point, shown: PlanView, context: int | None, planned: int | N
     change = exactly(point.state.value, "1", source)
     kept = [r for r in shown.reading.records if r.metric == "kept_bytes" and r.value is not None]
     latest = {(r.subject["layer"], r.subject["kv_head"]): r for r in kept}
-    if not point.is_chosen or not latest:
+    about = shown.setting("about", {})
+    sizes = [whole(about.get(name)) for name in ("num_layers", "num_kv_heads")] if isinstance(about, dict) else []
+    # Without the record of a head a sum would be of the others alone.
+    if not point.is_chosen or not latest or (all(sizes) and len(latest) != math.prod(n or 1 for n in sizes)):
         return Pair(change=change)
     today, mine = sum(r.subject["whole"] for r in latest.values()), sum(r.value or 0 for r in latest.values())
     return Pair(exactly(today, "B", source), exactly(mine, "B", source), change)

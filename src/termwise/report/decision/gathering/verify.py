@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from termwise.report.decision.evidence import Checks
 from termwise.report.decision.gathering.claim import Claim, about, model_keys, whole
+from termwise.report.flaws import CHECK, missing_records
 from termwise.report.read import Reading
 from termwise.report.verify_view import SOAK, VerifyView, check_of, stage_of, verify_view
 
@@ -32,13 +33,14 @@ def _figures(shown: VerifyView, candidate: Claim) -> Claim:
 
 def _checks(shown: VerifyView, context: int | None) -> Checks:
     failed = shown.having("failed")
+    num_missing, _ = missing_records(shown.reading).get(CHECK, (0, 0))
     return Checks(
         num_passed=len(shown.having("ok")),
         num_failed=len(failed),
-        num_not_measured=len(shown.all) - len(shown.having("ok")) - len(failed),
+        num_not_measured=len(shown.all) - len(shown.having("ok")) - len(failed) + num_missing,
         has_soak=_has_soak(shown, context),
         failed=tuple(sorted({f"{check_of(record)}, {stage_of(record)}" for record in failed})),
-        is_whole=shown.is_finished,
+        is_whole=shown.is_finished and not num_missing,
     )
 
 
