@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections import Counter
 
 import pytest
 from rich.console import Console
@@ -45,6 +46,9 @@ def test_a_conversion_ends_with_the_folder_and_the_page(capsys, tmp_path):
     model, tokenizer = load(tmp_path / "out" / "model")
     assert tokenizer is not None and model.config.groups[0][0].spec.short_name == "exp"
     run = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert (
+        run["num_records"] == {"memory": 3} == dict(Counter(r.kind for r in RunFolder.open(tmp_path / "out").records()))
+    )
     assert run["command"] == "convert" and run["arguments"]["model"] == str(tmp_path / "original")
     code, out, err = typed(capsys, *asked)
     assert code == 0 and "nothing is left to do" in err

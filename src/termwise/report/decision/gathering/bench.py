@@ -8,7 +8,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from termwise.report.bench_view import BASELINE, BenchView, Series, bench_view
-from termwise.report.decision.figures import MISSING, Figure, Pair, exactly, missing
+from termwise.report.decision.figures import (
+    LEVEL,
+    MISSING,
+    Figure,
+    Pair,
+    as_evidence,
+    exactly,
+    missing,
+    without_interval,
+)
 from termwise.report.decision.gathering.claim import Claim, Keys, about, model_keys, variant_keys
 from termwise.report.decision.gathering.complexity import kernels_of
 from termwise.report.read import Reading
@@ -16,7 +25,7 @@ from termwise.results import Record
 
 # Whole models before attention alone: what a user waits for.
 MEASURES = ("step", "generate", "decode")
-LEVEL = 0.95
+SPREAD = 0.8  # between percentiles 10 and 90, which its records hold
 FOLDER = "a model folder"  # what run.json calls the formula of one
 
 
@@ -127,14 +136,17 @@ def _inverse(ratio: Record, num_compared: int, source: str) -> Figure:
 
     if ratio.value is None or ratio.value <= 0:
         return missing(ratio.reason or "decision.why.not_timed", source)
-    interval = None
-    if ratio.low and ratio.high and ratio.n and ratio.low > 0:
-        middle, low, high = (math.log(number) for number in (ratio.value, ratio.low, ratio.high))
-        interval = around_median(middle, low, high, ratio.n, level=1 - (1 - LEVEL) / num_compared)
+    alone = Figure(1 / ratio.value, n=ratio.n, unit="1", source=source, why="decision.why.no_interval")
+    if not (ratio.low and ratio.high and ratio.n and ratio.low > 0):
+        return alone
+    if ratio.level is None or abs(ratio.level - SPREAD) > 1e-9:
+        return without_interval(alone, "decision.why.other_level", level=ratio.level, needed=SPREAD)
+    middle, low, high = (math.log(number) for number in (ratio.value, ratio.low, ratio.high))
+    interval = around_median(middle, low, high, ratio.n, level=1 - (1 - LEVEL) / num_compared)
     if interval is None:
-        return Figure(1 / ratio.value, n=ratio.n, unit="1", source=source, why="decision.why.no_interval")
+        return alone
     ends = (math.exp(-interval.high), math.exp(-interval.low))
-    return Figure(1 / ratio.value, *ends, interval.level, ratio.n, "1", source)
+    return as_evidence(Figure(1 / ratio.value, *ends, interval.level, ratio.n, "1", source))
 
 
 def _crossing(series: Series, reading: Reading) -> Figure:

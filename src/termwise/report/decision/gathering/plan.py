@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from termwise.report.decision.figures import Figure, Pair, exactly, missing
+from termwise.report.decision.figures import LEAST, Figure, Pair, as_evidence, exactly, missing
 from termwise.report.decision.gathering.claim import (
     NATS,
     Claim,
@@ -108,7 +108,15 @@ def of_record(record: Record | None, source: str, why: str) -> Figure:
         return missing((record.reason if record else None) or why, source)
     has_interval = record.low is not None and record.high is not None
     told = "" if has_interval else "decision.why.no_interval"
-    return Figure(record.value, record.low, record.high, record.level, record.n, record.unit, source, told)
+    found = Figure(record.value, record.low, record.high, record.level, record.n, record.unit, source, told)
+    return as_evidence(found, least_of(record))
+
+
+def least_of(record: Record) -> int:
+    """Of how many values an interval of this method is evidence; a bootstrap draws whole documents or texts, and needs more."""
+    from termwise.statistics.intervals import MIN_DOCUMENTS
+
+    return MIN_DOCUMENTS if "bootstrap" in (record.method or "") else LEAST
 
 
 def _no_loss(source: str) -> Figure:
