@@ -9,7 +9,7 @@ from termwise.report import page
 from termwise.report.blocks import Block, Cell, Column, Facts, Figure, Html, Lines, Section, Table
 from termwise.report.decision.case import Case, Verdict
 from termwise.report.decision_page import conditions, wording
-from termwise.report.decision_page.heads import Chooser, choosers, model_of
+from termwise.report.decision_page.heads import Chooser, choosers, models_of
 from termwise.report.decision_page.manager import reason
 from termwise.report.decision_page.pareto import pareto
 from termwise.report.decision_page.parts import parts_table
@@ -47,7 +47,8 @@ class Engineer:
 
 def engineer(case: Case, say: Words) -> Engineer:
     """Everything behind the first page."""
-    runs = [run(reading, f"run{number}", say) for number, reading in enumerate(case.readings, start=1)]
+    named = zip(case.readings, models_of(case.readings), strict=True)
+    runs = [run(reading, f"run{number}", model, say) for number, (reading, model) in enumerate(named, start=1)]
     chosen = []
     for one in choosers(case.readings, say):
         maps: list[Figure] = []
@@ -61,13 +62,13 @@ def engineer(case: Case, say: Words) -> Engineer:
     return Engineer(sections, tuple(chosen), tuple(runs))
 
 
-def run(reading: Reading, key: str, say: Words) -> Run:
+def run(reading: Reading, key: str, model: str, say: Words) -> Run:
     """A run's own page under anchors of its own."""
     parts = page.parts(reading, say)
     told = parts["summary"]
     return Run(
         key=key,
-        model=model_of(reading),
+        model=model,
         command=str(reading.run["command"]),
         path=str(reading.folder.path),
         title=parts["title"],
@@ -235,8 +236,10 @@ def _threats(case: Case, say: Words) -> Section:
         keys.append("machine")
     if len({one.evidence.today for one in case.verdicts}) > 1:
         keys.append("mixed")
+    keys += ["weights"] if evidence.unidentified else []
     keys += ["text", "loss"]
-    lines = tuple(say(f"decision.threat.{key}", machine=evidence.machine, n=len(case.verdicts)) for key in keys)
+    fields = {"machine": evidence.machine, "n": len(case.verdicts), "runs": say.listing(evidence.unidentified, 3)}
+    lines = tuple(say(f"decision.threat.{key}", **fields) for key in keys)
     return Section("threats", say("decision.section.threats"), (Lines(lines, is_list=True),))
 
 

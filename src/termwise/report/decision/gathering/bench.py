@@ -18,7 +18,7 @@ from termwise.report.decision.figures import (
     missing,
     without_interval,
 )
-from termwise.report.decision.gathering.claim import Claim, Keys, about, model_keys, variant_keys
+from termwise.report.decision.gathering.claim import Claim, Keys, about, is_same, model_keys, variant_keys, weights_key
 from termwise.report.decision.gathering.complexity import kernels_of
 from termwise.report.read import Reading
 from termwise.results import Record
@@ -49,7 +49,7 @@ def figures(reading: Reading, candidates: Sequence[Claim]) -> list[Claim | None]
 
 def _figures(shown: BenchView, candidate: Claim) -> Claim | None:
     reading = shown.reading
-    mine = [s for s in shown.series if s.variant != BASELINE and _keys(s.variant, reading) & candidate.keys]
+    mine = [s for s in shown.series if s.variant != BASELINE and is_same(_keys(s.variant, reading), candidate.keys)]
     decoding = sorted((s for s in mine if s.measure in MEASURES), key=lambda s: MEASURES.index(s.measure))
     if not mine:
         return None
@@ -67,6 +67,7 @@ def _figures(shown: BenchView, candidate: Claim) -> Claim | None:
         memory=_memory(mine, shown, candidate),
         kernels=_kernels(mine[0].variant, reading),
         machine=_machine(reading),
+        lacks_weights=_lacks_weights(mine[0].variant, reading),
         dtype=str(reading.setting("dtype", "")),
     )
 
@@ -81,7 +82,14 @@ def _entry(name: str, reading: Reading) -> dict[str, Any]:
 def _keys(name: str, reading: Reading) -> Keys:
     """What a subject is known by: its place where it is a folder, else its names."""
     entry = _entry(name, reading)
-    return model_keys(name) if entry.get("formula") == FOLDER else variant_keys((name, entry.get("short_name")))
+    if entry.get("formula") != FOLDER:
+        return variant_keys((name, entry.get("short_name")))
+    return model_keys(name) | weights_key(entry.get("weights"))
+
+
+def _lacks_weights(name: str, reading: Reading) -> bool:
+    entry = _entry(name, reading)
+    return entry.get("formula") == FOLDER and not weights_key(entry.get("weights"))
 
 
 def _kernels(name: str, reading: Reading) -> frozenset[str] | None:

@@ -15,6 +15,7 @@ from termwise.report.read import Reading
 
 NATS = "nats/token"
 Keys = frozenset[str]
+WEIGHTS = "weights:"
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Claim:
     `keys` is what other runs know it by, `today_keys` the same of what is used today. `identity`: claims that share one are
     about the same candidate, though each was made to put one up. `context` is the one its bytes and seconds stand at. `dtype`
     is the precision of its bytes and seconds. `kernels` are the compiled functions it runs through; None where that is not known.
-    `flaws` are the run's.
+    `flaws` are the run's. `lacks_weights`: it is about a model's folder, and was recorded before runs said which weights were in it.
     """
 
     names: tuple[str, ...]
@@ -52,6 +53,7 @@ class Claim:
     created: str = ""
     is_demonstration: bool = False
     flaws: tuple[Flaw, ...] = ()
+    lacks_weights: bool = False
 
     @property
     def name(self) -> str:
@@ -71,6 +73,22 @@ def about(reading: Reading) -> dict[str, Any]:
 def variant_keys(names: Iterable[Any]) -> Keys:
     """What a variant is known by."""
     return frozenset(f"variant:{name}" for name in names if name)
+
+
+def weights_key(fingerprint: Any) -> Keys:
+    """What a model is known by wherever it lies: the fingerprint of its files."""
+    return frozenset({f"{WEIGHTS}{fingerprint}"}) if isinstance(fingerprint, str) and fingerprint else frozenset()
+
+
+def weights_of(keys: Keys) -> Keys:
+    """The fingerprints among the keys of a model."""
+    return frozenset(key for key in keys if key.startswith(WEIGHTS))
+
+
+def is_same(one: Keys, other: Keys) -> bool:
+    """Whether both are keys of the same thing: by its weights where both know them, else by its place or name."""
+    mine, theirs = weights_of(one), weights_of(other)
+    return not mine.isdisjoint(theirs) if mine and theirs else not one.isdisjoint(other)
 
 
 def model_keys(*places: Any) -> Keys:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from termwise.report.decision.figures import Figure, Pair, exactly, missing
-from termwise.report.decision.gathering.claim import NATS, Claim, about, model_keys, whole
+from termwise.report.decision.gathering.claim import NATS, Claim, about, model_keys, weights_key, whole
 from termwise.report.decision.gathering.complexity import kernels_of
 from termwise.report.decision.gathering.component import Component, recommended
 from termwise.report.decision.gathering.pairing import difference_of_texts
@@ -92,7 +92,8 @@ def _rung(record: Record, reading: Reading) -> Claim:
     model = str(told.get("name") or "") if isinstance(told, dict) else ""
     keys = frozenset({f"rung:{place}:{name}"})
     return Claim(
-        **about(reading), names=(name,), keys=keys, today=model, today_keys=model_keys(reading.setting("model")),
+        **about(reading), names=(name,), keys=keys, today=model, 
+        today_keys=model_keys(reading.setting("model")) | weights_key(reading.setting("weights")),
         context=whole(reading.setting("length")),
     )  # fmt: skip
 

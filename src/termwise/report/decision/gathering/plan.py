@@ -17,6 +17,7 @@ from termwise.report.decision.gathering.claim import (
     about,
     folder_places,
     model_keys,
+    weights_key,
     whole,
 )
 from termwise.report.decision.gathering.complexity import kernels_of
@@ -89,8 +90,10 @@ def _claim(point: Point, shown: PlanView, limits: Limits, own: dict[str, Any]) -
 def _about_model(reading: Reading) -> dict[str, Any]:
     """Which model it is a plan for."""
     told, source = reading.setting("about"), reading.setting("source")
-    name = told.get("name") if isinstance(told, dict) else None
-    return {"today": str(name or source or ""), "today_keys": model_keys(source)}
+    name, weights = told.get("name") if isinstance(told, dict) else None, weights_key(reading.setting("weights"))
+    return {
+        "today": str(name or source or ""), "today_keys": model_keys(source) | weights, "lacks_weights": not weights,
+    }  # fmt: skip
 
 
 def plan_identity(reading: Reading) -> Keys:
