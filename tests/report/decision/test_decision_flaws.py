@@ -77,6 +77,16 @@ def test_lines_deleted_after_the_end_of_a_run_are_counted_and_nothing_is_adopted
     assert said in page.parts(read(folders[which]), words("en"))["progress"]
 
 
+def test_what_is_left_of_the_checks_is_shown_as_not_all(folders):
+    def lines():
+        sections = engineer(gather(folders, LIMITS), words("en")).sections
+        return next(one for one in sections if one.key == "checks").blocks[0].lines
+
+    assert not any("not all" in line for line in lines())
+    rewrite(folders[2], dropped("relative_rms", check="parallel"))
+    assert any("These are not all" in line for line in lines()) and any("14" in line for line in lines())
+
+
 def test_checks_that_are_gone_count_as_not_made(folders):
     before = first(folders).evidence.checks
     rewrite(folders[2], dropped("relative_rms", check="parallel"))

@@ -176,11 +176,13 @@ def _parts(case: Case, say: Words) -> Section:
 
 def _checks(case: Case, say: Words) -> Section:
     checks = case.verdicts[0].evidence.checks
-    if not checks.were_run:
+    if not (checks.num_passed or checks.num_failed):
         return Section("checks", say("decision.section.checks"), (Lines((say("decision.checks.none"),)),))
     counts = {"passed": checks.num_passed, "failed": checks.num_failed, "missing": checks.num_not_measured}
     lines = [say("decision.checks", **counts)]
     lines.append(say("decision.checks.soak" if checks.has_soak else "decision.checks.no_soak"))
+    if not checks.is_whole:
+        lines.append(say("decision.checks.not_whole"))
     if checks.failed:
         named = [say.known(f"verify.check.{name}", name) for name in checks.failed]
         lines.append(say("decision.checks.failed", names=say.listing(named, 12)))
