@@ -7,6 +7,7 @@ import re
 
 import pytest
 from small_bench import NAME, config, of, run
+from tests.conversion.tiny_conversion import original
 
 from termwise import cli
 from termwise.attention.call import prepare
@@ -16,6 +17,7 @@ from termwise.bench.config import BenchConfig, parse_lengths
 from termwise.bench.inputs import Shape, tensors
 from termwise.bench.run import describe
 from termwise.bench.timing import Spread, interleaved
+from termwise.models.naming import fingerprint
 from termwise.results import RunFolder
 
 OTHERS = (
@@ -147,6 +149,21 @@ def test_models_step_and_generate(tmp_path):
         assert {r.subject["variant"]: r.status for r in of(folder, measure)} == {"sdpa": "ok", NAME: "ok"}
         assert of(folder, f"{measure}_ratio")[0].baseline.startswith("transformers' Llama")
     assert of(folder, "first_token", variant=NAME)[0].value > 0
+
+
+def test_a_folder_is_measured_with_the_weights_that_it_had(tmp_path):
+    model = tmp_path / "model"
+    original(model)
+    sizes = {"variants": (str(model),), "lengths": (16,), "measures": ("step",)}
+    folder = run(tmp_path / "out", **sizes)
+    (entry,) = (one for one in folder.run["variants"] if one["name"] == str(model))
+    assert entry["weights"] == fingerprint(model)
+    settings = model / "generation_config.json"
+    settings.write_text(settings.read_text() + " ")
+    with pytest.raises(ValueError, match="was made with other weights of"):
+        run(tmp_path / "out", **sizes)
+    with pytest.raises(ValueError, match="was made with other weights of"):
+        describe(config(**sizes), tmp_path / "out")
 
 
 def test_training_runs_both_forms(tmp_path, monkeypatch):

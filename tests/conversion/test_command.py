@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections import Counter
 
 import pytest
 from rich.console import Console
@@ -12,6 +13,7 @@ from tests.study.micro_study import write_text
 
 from termwise import cli
 from termwise.models import load
+from termwise.models.naming import fingerprint
 from termwise.report import terminal
 from termwise.results import RunFolder
 
@@ -45,9 +47,19 @@ def test_a_conversion_ends_with_the_folder_and_the_page(capsys, tmp_path):
     model, tokenizer = load(tmp_path / "out" / "model")
     assert tokenizer is not None and model.config.groups[0][0].spec.short_name == "exp"
     run = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert (
+        run["num_records"] == {"memory": 3} == dict(Counter(r.kind for r in RunFolder.open(tmp_path / "out").records()))
+    )
     assert run["command"] == "convert" and run["arguments"]["model"] == str(tmp_path / "original")
+    assert run["resolved"]["weights"] == fingerprint(tmp_path / "original")
+    assert run["written"] == fingerprint(tmp_path / "out" / "model") != run["resolved"]["weights"]
     code, out, err = typed(capsys, *asked)
     assert code == 0 and "nothing is left to do" in err
+    settings = tmp_path / "original" / "generation_config.json"
+    settings.write_text(settings.read_text() + " ")
+    for more in ((), ("--dry-run",)):
+        code, _, err = typed(capsys, *asked, *more)
+        assert code == 2 and "other settings: weights" in err
 
 
 def test_a_conversion_that_was_stopped_claims_no_model(tmp_path):

@@ -16,6 +16,7 @@ from termwise.analysis.replaying import record, run
 from termwise.attention.names import parse
 from termwise.inspection import measuring
 from termwise.inspection.config import InspectConfig, default_folder
+from termwise.models import naming
 from termwise.results import RunFolder
 
 LAYERS, HEADS = 3, 2
@@ -192,6 +193,13 @@ def test_a_folder_without_tokenizer_reads_no_text(places, tmp_path):
     raw("llama").save_pretrained(tmp_path / "bare")
     with pytest.raises(ValueError, match="holds no tokenizer"):
         inspected(config(tmp_path / "bare", places[1]), tmp_path / "out")
+
+
+def test_a_run_says_which_weights_it_is_of_and_refuses_others(places, finished, monkeypatch):
+    assert RunFolder.open(finished[0]).run["resolved"]["weights"] == naming.fingerprint(places[0])
+    monkeypatch.setattr(naming, "fingerprint", lambda place: "others")
+    with pytest.raises(ValueError, match=r"other settings: weights \(was '\w{16}', now 'others'\)"):
+        inspected(config(*places), finished[0])
 
 
 def test_another_text_in_the_same_folder_is_refused(places, finished, tmp_path):

@@ -18,6 +18,7 @@ from termwise.attention.names import parse
 from termwise.attention.spec import AttentionSpec
 from termwise.conversion.assemble import open_source
 from termwise.conversion.plan import read_plan
+from termwise.models import naming
 from termwise.models.naming import model_hash
 from termwise.planning.config import PlanConfig, parse_context, parse_share, parse_shares
 from termwise.planning.opening import check_disjoint, opened
@@ -175,6 +176,16 @@ def test_the_same_command_measures_nothing_twice(places, finished):
     assert "nats (" not in said and "nats exact" not in said
     assert len(of(out, "longer_rise")) == 1
     assert (out / "plan.json").read_text() == plan
+
+
+def test_a_run_says_which_weights_it_is_of_and_refuses_others(places, finished, monkeypatch):
+    out, _ = finished
+    assert RunFolder.open(out).run["resolved"]["weights"] == naming.fingerprint(places[0])
+    monkeypatch.setattr(naming, "fingerprint", lambda place: "others")
+    with pytest.raises(ValueError, match="other settings: weights"):
+        planned(config(*places), out)
+    with pytest.raises(ValueError, match="other settings: weights"):
+        describe(config(*places), out)
 
 
 def test_every_share_of_the_front_has_its_tick():

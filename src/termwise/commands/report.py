@@ -26,13 +26,13 @@ def report(
         str | None, typer.Option(help="Which candidate to decide on. [default: the best]", show_default=False)
     ] = None,
     price_per_hour: Annotated[
-        float | None, typer.Option(min=0.0, help="Price of the machine, for the cost a month.", show_default=False)
+        float | None, typer.Option(help="Price of the machine, for the cost a month.", show_default=False)
     ] = None,
     requests_per_day: Annotated[
-        float | None, typer.Option(min=0.0, help="Load, for the cost a month.", show_default=False)
+        float | None, typer.Option(help="Load, for the cost a month.", show_default=False)
     ] = None,
     tokens_per_request: Annotated[
-        int | None, typer.Option(min=1, help="New tokens a request. [default: 256]", show_default=False)
+        int | None, typer.Option(help="New tokens a request. [default: 256]", show_default=False)
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the report. [default: termwise-runs/report-HASH]", show_default=False)

@@ -54,10 +54,16 @@ def progress_console() -> Console:
 
 
 def finish(folder: Path, as_json: bool, lang: str = "en", lines: str | None = None, **more: Any) -> None:
-    """Write the page, and print the end of a command; `lines` is what --json prints in place of the records."""
+    """Say in run.json that the run is whole, write the page, and print the end of a command.
+
+    `lines` is what --json prints in place of the records.
+    """
     from rich.console import Console
 
     from termwise.report import page, terminal
+    from termwise.results import RunFolder
+
+    RunFolder.seal(folder)
 
     try:
         path: Path | None = page.write(folder, lang=lang)

@@ -68,6 +68,9 @@ def default_folder(config: ConvertConfig) -> Path:
     return Path("termwise-runs") / f"convert-{config_hash(config.model_dump(mode='json'))}"
 
 
-def resolved(config: ConvertConfig, layers: list[Any]) -> dict[str, Any]:
-    """What run.json keeps: a changed plan is another conversion. How long `tune` is may change until steps are known."""
-    return config.model_dump(mode="json") | {"plan_hash": config_hash(layers)}
+def resolved(config: ConvertConfig, layers: list[Any], weights: str) -> dict[str, Any]:
+    """What run.json keeps: a changed plan, or an original of other weights, is another conversion.
+
+    `weights` is `naming.fingerprint` of the original. How long `tune` is may change until steps are known.
+    """
+    return config.model_dump(mode="json") | {"plan_hash": config_hash(layers), "weights": weights}

@@ -24,16 +24,16 @@ DEFAULT_CONTEXT = 512
 
 
 def describe(config: ConvertConfig, out: Path) -> dict[str, Any]:
-    """What would be done in `out`, from the configuration of the model and the plan; no weight is read."""
+    """What would be done in `out`, from the configuration of the model and the plan; the model is not opened."""
     from termwise.conversion.assemble import has_tokenizer, source_config
     from termwise.conversion.sizes import sizes
-    from termwise.models.naming import model_hash
+    from termwise.models.naming import fingerprint, model_hash
 
     _check_before(config)
     shape, family, place = source_config(config.model)
     _check_reading(config, shape, place, bool(config.text) and has_tokenizer(place))
     plan = read_plan(config.plan, shape, family, model_hash(place))
-    RunFolder.check(out, "convert", resolved(config, _dicts(plan)))
+    RunFolder.check(out, "convert", resolved(config, _dicts(plan), fingerprint(place)))
     size = sizes(shape, plan.layers, plan.context or shape.max_position_embeddings)
     told: dict[str, Any] = {
         "model": str(place), "family": family, "plan": config.plan, "heads": _heads(plan), "context": size.context,
@@ -84,7 +84,7 @@ def convert(config: ConvertConfig, out: Path, *, arguments: Mapping[str, Any], c
     written; TrainingInterrupted (a signal, after saving); TrainingDiverged.
     """
     from termwise.conversion.assemble import open_source
-    from termwise.models.naming import model_hash
+    from termwise.models.naming import fingerprint, model_hash
 
     def say(text: str) -> None:
         console.print(text, highlight=False, markup=False, soft_wrap=True)
@@ -94,7 +94,8 @@ def convert(config: ConvertConfig, out: Path, *, arguments: Mapping[str, Any], c
     shape: Any = source.model.config
     _check_reading(config, shape, source.place, source.tokenizer is not None)
     plan = read_plan(config.plan, shape, source.family, model_hash(source.place))
-    folder = RunFolder.create(out, "convert", dict(arguments), resolved(config, _dicts(plan)))
+    settings = resolved(config, _dicts(plan), fingerprint(source.place))
+    folder = RunFolder.create(out, "convert", dict(arguments), settings)
     folder.update(heads=_heads(plan))
     if (out / "model" / "config.json").is_file() and folder.run.get("finished"):
         say("this conversion is finished; nothing is left to do")
@@ -232,6 +233,7 @@ class _Conversion:
     def _write(self, model: Any, dtype: Any, size: Sizes, losses: Losses | None) -> None:
         from termwise.conversion.card import Told, card
         from termwise.conversion.writing import write_model
+        from termwise.models.naming import fingerprint
 
         told = Told(
             place=str(self.source.place), family=self.source.family, dtype=str(dtype).removeprefix("torch."), sizes=size,
@@ -240,6 +242,7 @@ class _Conversion:
         )  # fmt: skip
         tokenizer = (self.source.tokenizer, self.source.place)
         write_model(model, dtype, tokenizer, card(self.plan, told), self.folder.path / "model")
+        self.folder.update(written=fingerprint(self.folder.path / "model"))
         self.say(f"written: {self.folder.path / 'model'}")
 
     def _tuning(self) -> dict[str, Any] | None:

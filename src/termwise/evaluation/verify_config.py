@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -61,27 +60,14 @@ class VerifyConfig:
         return tuple(dtype for dtype in SOAKED if self.soak and self.dtype in ("all", dtype))
 
 
-def fingerprint(folder: Path | None) -> str | None:
-    """Of the files that make a model; None for a model that is built from a name."""
-    if folder is None:
-        return None
-    digest = hashlib.blake2b(digest_size=8)
-    for path in sorted(folder.iterdir()) if folder.is_dir() else (folder,):
-        if path.suffix in (".json", ".safetensors", ".gguf"):
-            digest.update(path.name.encode())
-            with open(path, "rb") as file:
-                digest.update(hashlib.file_digest(file, "blake2b").digest())
-    return digest.hexdigest()
-
-
 def resolved(config: VerifyConfig) -> dict[str, Any]:
     """The settings with what the model's files are now. ValueError for a model or a text that is not there."""
     from termwise.data.sources import check_text
-    from termwise.models.naming import find_model
+    from termwise.models.naming import find_model, fingerprint
 
     check_text(config.text or None, config.column)
-    found = asdict(config) | {"text": list(config.text)}
-    return found | {"weights": fingerprint(find_model(config.model).folder)}
+    found, folder = asdict(config) | {"text": list(config.text)}, find_model(config.model).folder
+    return found | {"weights": None if folder is None else fingerprint(folder)}
 
 
 def default_folder(settings: Mapping[str, Any]) -> Path:

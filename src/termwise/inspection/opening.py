@@ -72,10 +72,14 @@ def _check_reduced(spec: AttentionSpec, pretrained: Pretrained) -> None:
 
 
 def resolved(config: InspectConfig, pretrained: Pretrained, passages: Passages, spec: AttentionSpec) -> dict[str, Any]:
+    """What run.json keeps: the settings, the model with its weights, and the text."""
+    from termwise.models.naming import fingerprint
+
     about = {
         "name": pretrained.name, "family": pretrained.family, "num_layers": pretrained.num_layers,
         "num_heads": pretrained.num_heads, "num_kv_heads": pretrained.num_kv_heads, "head_dim": pretrained.head_dim,
         "context": pretrained.context, "has_loss": pretrained.head is not None,
     }  # fmt: skip
     data = {"places": list(passages.places), "notes": list(passages.notes), "digest": passages.digest}
-    return config.model_dump(mode="json") | {"reduced": spec.short_name, "about": about, "data": data}
+    known = {"reduced": spec.short_name, "about": about, "weights": fingerprint(pretrained.folder), "data": data}
+    return config.model_dump(mode="json") | known

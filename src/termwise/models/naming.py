@@ -68,6 +68,20 @@ def model_hash(place: Path) -> str:
         return hashlib.sha256(file.read(2**20)).hexdigest()[:16]
 
 
+def fingerprint(place: Path) -> str:
+    """Of every byte that makes a model, as 16 hex digits: the same wherever its folder or GGUF file lies, another for other weights.
+
+    Of a folder its JSON and safetensors files with their names, of a GGUF file what it holds.
+    """
+    file, digest = gguf_file(place), hashlib.blake2b(digest_size=8)
+    found = [file] if file else sorted(path for path in place.iterdir() if path.suffix in (".json", ".safetensors"))
+    for path in found:
+        digest.update(b"" if file else path.name.encode())
+        with open(path, "rb") as opened:
+            digest.update(hashlib.file_digest(opened, "blake2b").digest())
+    return digest.hexdigest()
+
+
 def last_model(runs: Path = Path("termwise-runs"), variant: str = "softmax") -> Path | None:
     """The model of a variant in the newest study below a folder; None without one."""
     from termwise.results import file_name

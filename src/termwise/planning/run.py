@@ -116,6 +116,8 @@ def _possible(config: PlanConfig, smallest: float, say: Say) -> tuple[float, ...
 
 
 def _resolved(config: PlanConfig, found: Opened, options: tuple[AttentionSpec, ...]) -> dict[str, Any]:
+    from termwise.models.naming import fingerprint
+
     pretrained = found.pretrained
     about = {
         "name": pretrained.name, "family": pretrained.family, "num_layers": pretrained.num_layers,
@@ -126,7 +128,8 @@ def _resolved(config: PlanConfig, found: Opened, options: tuple[AttentionSpec, .
         "places": list(found.passages.places), "notes": list(found.passages.notes), "digest": found.passages.digest,
         "planning": list(found.planning), "reporting": list(found.reporting),
     }  # fmt: skip
-    return config.model_dump(mode="json") | {"about": about, "data": data, "options": [s.short_name for s in options]}
+    known = {"about": about, "weights": fingerprint(pretrained.folder), "data": data}
+    return config.model_dump(mode="json") | known | {"options": [s.short_name for s in options]}
 
 
 def _num_passes(config: PlanConfig, num_options: int) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 from termwise.report import bench_page, convert_page, inspect_page, plan_page, verify_page
 from termwise.report.bench_view import bench_view
 from termwise.report.convert_page import convert_view
+from termwise.report.flaws import flaws, told
 from termwise.report.inspect_view import inspect_view
 from termwise.report.plan_view import plan_view
 from termwise.report.read import Reading, read
@@ -38,7 +39,10 @@ def write(folder: str | Path, *, lang: str = "en") -> Path:
 def parts(reading: Reading, say: Words) -> dict[str, Any]:
     """What a page is made of, whatever command made the run: view, kicker, title, progress, summary, sections."""
     make = _PARTS.get(reading.run["command"])
-    return make(reading, say) if make is not None else _study(reading, say)
+    made = make(reading, say) if make is not None else _study(reading, say)
+    # What is not finished says so in its own words.
+    wrong = [told(flaw, say) for flaw in flaws(reading) if flaw.why != "unfinished"]
+    return made | {"progress": say.sentences((made["progress"], *wrong))}
 
 
 def _study(reading: Reading, say: Words) -> dict[str, Any]:

@@ -9,16 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from termwise.report.plausible import implausible, without_bounds
 from termwise.report.shapes import fits
 from termwise.results import SCHEMA, Record, RunFolder
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Lines of records.jsonl that were not used. `why` is a key of the words: torn, damaged, schema or foreign."""
+    """Lines of records.jsonl that were not used. `why` is a key of the words: torn, damaged, schema, foreign or implausible.
+
+    `values`: what an implausible line says, one a line.
+    """
 
     why: str
     lines: tuple[int, ...]
+    values: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -60,33 +65,44 @@ def read(folder: str | Path) -> Reading:
     opened = RunFolder.open(folder)
     path = opened.path / "records.jsonl"
     *lines, torn = (path.read_bytes() if path.exists() else b"").split(b"\n")
-    records, left_out = [], defaultdict(list)
+    records: list[Record] = []
+    left_out: dict[str, list[tuple[int, str]]] = defaultdict(list)
     for number, line in enumerate(lines, start=1):
         found = _record(line, opened.run.get("command"))
         if isinstance(found, Record):
             records.append(found)
         else:
-            left_out[found].append(number)
+            why, value = found
+            left_out[why].append((number, value))
     if torn:
-        left_out["torn"].append(len(lines) + 1)
-    return Reading(opened, tuple(records), tuple(LeftOut(why, tuple(numbers)) for why, numbers in left_out.items()))
+        left_out["torn"].append((len(lines) + 1, ""))
+    return Reading(opened, tuple(records), tuple(_left_out(why, found) for why, found in left_out.items()))
 
 
-def _record(line: bytes, command: Any) -> Record | str:
-    """The record of a line, or why it is none."""
+def _left_out(why: str, found: list[tuple[int, str]]) -> LeftOut:
+    return LeftOut(why, tuple(line for line, _ in found), tuple(value for _, value in found if value))
+
+
+def _record(line: bytes, command: Any) -> Record | tuple[str, str]:
+    """The record of a line; or why it is none, and of a value that cannot be the value."""
     try:
         fields = json.loads(line)
     except ValueError:
-        return "damaged"
+        return "damaged", ""
     if not isinstance(fields, dict) or "schema" not in fields:
-        return "foreign"
+        return "foreign", ""
     if fields["schema"] != SCHEMA:
-        return "schema"
+        return "schema", ""
+    if value := without_bounds(fields):
+        return "implausible", value
     try:
         record = Record.from_json(line.decode())
     except (ValueError, TypeError):
-        return "foreign"
-    return record if fits(command, record) else "foreign"
+        return "foreign", ""
+    if not fits(command, record):
+        return "foreign", ""
+    value = implausible(record)
+    return ("implausible", value) if value else record
 
 
 def read_curve(folder: RunFolder, variant: str, seed: int) -> Curve | None:

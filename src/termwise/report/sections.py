@@ -8,9 +8,11 @@ from typing import Any
 
 from termwise.report import figures, tables
 from termwise.report.blocks import Block, Facts, Lines, Section
-from termwise.report.read import Reading
+from termwise.report.read import LeftOut, Reading
 from termwise.report.view import View
 from termwise.report.words import Words
+
+MOST_VALUES = 6
 
 _DATA: tuple[str, ...] = (
     "name",
@@ -134,17 +136,20 @@ def _variants(view: View, say: Words) -> Section:
 
 
 def _problems(view: View, say: Words) -> Section:
-    left_out = [
-        say.plural(f"left_out.{group.why}", len(group.lines), lines=say.listing([str(n) for n in group.lines]))
-        for group in view.reading.left_out
-    ]
+    lines = [left_out(group, say) for group in view.reading.left_out]
     if view.num_foreign:
-        left_out.append(say.plural("left_out.variants", view.num_foreign))
+        lines.append(say.plural("left_out.variants", view.num_foreign))
     table = tables.problems(view, say)
     blocks: list[Block] = [table] if table else [Lines((say("problems.none"),))]
-    if left_out:
-        blocks.append(Lines(tuple(left_out), is_list=True))
-    return Section("problems", say("problems.title"), tuple(blocks) if view.variants or left_out else ())
+    if lines:
+        blocks.append(Lines(tuple(lines), is_list=True))
+    return Section("problems", say("problems.title"), tuple(blocks) if view.variants or lines else ())
+
+
+def left_out(group: LeftOut, say: Words) -> str:
+    """Which lines of records.jsonl were not used, and why."""
+    told = {"lines": say.listing([str(n) for n in group.lines]), "values": say.groups(group.values[:MOST_VALUES])}
+    return say.plural(f"left_out.{group.why}", len(group.lines), **told)
 
 
 def _about_run(view: View, say: Words) -> Section:

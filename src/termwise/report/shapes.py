@@ -17,22 +17,9 @@ def fits(command: Any, record: Record) -> bool:
     plain = [(_is_text, name) for name in TEXTS] + [(_or_none(_is_text), name) for name in OPTIONAL]
     if not isinstance(record.subject, dict) or not _or_none(_is_whole)(record.n):
         return False
-    if not all(check(getattr(record, name)) for check, name in plain) or not _is_plausible(record):
+    if not all(check(getattr(record, name)) for check, name in plain):
         return False
     return all(check(record.subject.get(name)) for name, check in _wanted(command, record).items())
-
-
-def _is_plausible(record: Record) -> bool:
-    """Whether a value lies in its own interval, which one measurement alone does not have, and bytes held are above 0."""
-    value, low, high = record.value, record.low, record.high
-    if value is None:
-        return True
-    if record.kind == "memory" and value <= 0:
-        return False
-    if low is None or high is None:
-        return True
-    slack = 1e-9 * max(abs(low), abs(high))
-    return low - slack <= value <= high + slack and (low == high or record.n is None or record.n > 1)
 
 
 def _is_text(value: Any) -> bool:

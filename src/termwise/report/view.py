@@ -16,7 +16,8 @@ from termwise.results import Record
 class Variant:
     """One variant with everything the records say of it. `order` is its place in run.json, `seeds` are those planned.
 
-    A control is another variant trained a second time under other seeds: it is compared, and is no candidate.
+    A control is another variant trained a second time under other seeds: it is compared, and is no candidate. `weights` is the
+    fingerprint of a folder that an evaluation scored.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Variant:
     verdict: Record | None
     finished: tuple[int, ...]
     failed: tuple[int, ...]
+    weights: str = ""
 
 
 @dataclass(frozen=True)
@@ -190,6 +192,7 @@ def _variant(
         verdict=verdicts[-1] if verdicts else None,
         finished=_seeds_where(losses, "ok"),
         failed=_seeds_where(index.runs(name), "failed"),
+        weights=str(entry.get("weights") or ""),
     )
 
 

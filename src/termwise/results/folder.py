@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,15 @@ class RunFolder:
     def open(cls, path: str | Path) -> RunFolder:
         """Open a run folder for reading. ValueError when there is none or another version wrote it."""
         return cls(Path(path), _read_run(Path(path)), is_writable=False)
+
+    @classmethod
+    def seal(cls, path: str | Path) -> None:
+        """State in run.json how many records of each kind a command ended with, so that a reader can tell when some are gone.
+
+        The caller holds the lock. A run that goes on afterwards has more until it is sealed again.
+        """
+        folder = cls(Path(path), _read_run(Path(path)), is_writable=True)
+        folder.update(num_records=dict(sorted(Counter(record.kind for record in folder.records()).items())))
 
     def lock(self) -> FolderLock:
         """The lock of this folder, for the length of a `with`."""

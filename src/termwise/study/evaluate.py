@@ -154,6 +154,10 @@ def _described(subject: Subject) -> dict[str, Any]:
     if len(specs) == 1:
         (spec,) = specs
         shown = {"formula": spec.formula, "short_name": spec.short_name, "parts_that_cancel": list(spec.explain())}
+    if subject.named.folder is not None:
+        from termwise.models.naming import fingerprint
+
+        shown["weights"] = fingerprint(subject.named.folder)
     return {"name": subject.named.name, "equal_names": [], **shown}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import random
@@ -221,6 +222,21 @@ def test_a_plan_tells_both_losses_and_bytes_of_its_choice(tmp_path):
     assert (found.memory.today.value, found.memory.candidate.value) == (2_000_000, 500_000)
     assert found.memory.change.value == pytest.approx(0.249)
     assert found.complexity.tuning_hours == 0.0 and found.complexity.platforms == ("Linux x86_64",)
+
+
+def test_without_the_bytes_of_every_head_a_plan_has_no_sum_of_them(tmp_path):
+    about = {"name": "small", "num_layers": 2, "num_kv_heads": 1}
+    whole, short = plan(tmp_path / "whole", about=about), plan(tmp_path / "short", about=about)
+    lines = (short / "records.jsonl").read_text().splitlines(keepends=True)
+    (short / "records.jsonl").write_text("".join(lines[:-1]))
+    found = {
+        one.evidence.sources[0]: one.evidence.memory
+        for one in gather([whole, short], LIMITS).verdicts
+        if one.evidence.is_chosen
+    }
+    assert found[str(whole)].today.value == 2_000_000
+    assert not found[str(short)].today.is_there and not found[str(short)].candidate.is_there
+    assert found[str(short)].change == dataclasses.replace(found[str(whole)].change, source=str(short))
 
 
 def test_slots_of_a_conversion_are_paired_by_document(tmp_path):

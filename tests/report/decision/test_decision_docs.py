@@ -10,6 +10,7 @@ from termwise.report.decision.evidence import Checks, Complexity, Evidence
 from termwise.report.decision.figures import MISSING, Figure, Pair
 from termwise.report.decision.limits import Limits, read_limits
 from termwise.report.decision.rules import decide
+from termwise.report.flaws import Flaw
 from termwise.report.words import words
 
 ROOT = Path(__file__).parents[3]
@@ -45,6 +46,8 @@ def reached() -> tuple[set[str], set[str]]:
     )  # fmt: skip
     reasons: set[str] = set()
     missing: set[str] = set()
+    for why in ("incomplete", "implausible", "unfinished"):
+        reasons.add(decide(Evidence("a", "b", flaws=(Flaw(why, "run"),)), Limits()).reason)
     for loss, memory, latency, slot, check, limits in itertools.product(losses, ratios, ratios, slots, checks, bounds):
         for short, shown in ((4096, False), (512, False), (4096, True)):
             evidence = Evidence(

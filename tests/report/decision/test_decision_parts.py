@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from planted_runs import CONTEXT, entry, inspect, spec, study
 
@@ -49,11 +51,22 @@ def test_heads_and_layers_each_have_their_share_of_the_limit(tmp_path):
     assert heads["1.1"].loss.why == "the budget was spent" and heads["1.1"].loss.value is None
     assert heads["0.0"].saved.value == pytest.approx((1 - 0.25) / 4)
     layers = parts(case, "layer")
-    assert [(name, one.recommendation) for name, one in layers.items()] == [("0", "keep")]
+    assert [(name, one.recommendation) for name, one in layers.items()] == [("0", "keep"), ("1", "not_measured")]
     assert layers["0"].saved.value == pytest.approx((1 - 0.25) / 2)
     # A fourth of 0.05 is 0.0125: the far end 0.01 is within; of 0.03 it is not.
     strict = parts(gather([inspect(tmp_path / "j", kept=KEPT)], Limits(context=CONTEXT, accuracy=0.03)), "head")
     assert strict["0.1"].recommendation == "open"
+
+
+def test_a_head_or_layer_without_a_record_is_not_measured_and_does_not_vanish(tmp_path):
+    folder = inspect(tmp_path / "i", kept=KEPT)
+    lines = (folder / "records.jsonl").read_text().splitlines(keepends=True)
+    left = [line for line in lines if json.loads(line)["subject"].get("kv_head") != 1]
+    (folder / "records.jsonl").write_text("".join(left))
+    heads = parts(gather([folder], LIMITS), "head")
+    assert list(heads) == ["0.0", "0.1", "1.0", "1.1"]
+    assert [heads[name].recommendation for name in ("0.1", "1.1")] == ["not_measured"] * 2
+    assert heads["0.1"].loss.why == "decision.why.not_evaluated"
 
 
 def test_without_bytes_at_the_context_the_saving_is_missing_not_zero(tmp_path):

@@ -33,7 +33,7 @@ def folders(tmp_path_factory):
         run("plan", model, *about, "--max-state", "50%", "--shares", "40%,50%", "--texts", 3, "--planning-texts", 2,
             "--anchors", 0, "--out", planned)  # fmt: skip
         run("convert", "model", "--plan", planned, *about, "--max-tokens", 4096, "--out", "made")
-        run("bench", "made/model", "--lengths", CONTEXT, "--measures", "step", "--repeats", 2, "--out", timed)
+        run("bench", "made/model", "--lengths", CONTEXT, "--measures", "step", "--repeats", 3, "--out", timed)
         run("evaluate", made, model, "--tasks", "perplexity", *about, "--max-tokens", 4096, "--out", scored)
     return [planned, made, timed, scored]
 
@@ -46,6 +46,7 @@ def test_all_runs_about_a_converted_plan_meet_in_one_candidate(folders):
     found = next(one for one in case.verdicts if one.evidence.candidate == "plan:50%")
     evidence = found.evidence
     assert set(evidence.sources) == {str(folder) for folder in folders}
+    assert evidence.unidentified == () and evidence.flaws == ()
     assert evidence.accuracy.change.has_interval and evidence.accuracy_context == CONTEXT
     assert evidence.memory.change.is_there and evidence.latency.change.has_interval and evidence.machine
     assert Outcome.MISSING not in found.decision.outcomes.values() and found.decision.missing == ("checks",)

@@ -12,6 +12,7 @@ from termwise.report.decision.evidence import Checks, Complexity, Evidence
 from termwise.report.decision.figures import MISSING, Figure, Pair
 from termwise.report.decision.limits import Limits
 from termwise.report.decision.rules import Answer, Outcome, decide, judge_loss, judge_ratio, judge_slots
+from termwise.report.flaws import Flaw
 
 RANK = {Answer.REJECT: 0, Answer.OPEN: 1, Answer.CONDITIONS: 2, Answer.ADOPT: 3}
 # Values on both sides of the usual limits, so that every rule is reached often.
@@ -59,6 +60,7 @@ EVIDENCE = some.builds(
     complexity=some.builds(Complexity, engines=some.sampled_from([(), ("transformers",)])),
     machine=some.sampled_from(["", "AMD EPYC", "AMD EPYC"]),
     is_demonstration=some.sampled_from([False, False, False, True]),
+    flaws=some.sampled_from([(), (), (), (Flaw("incomplete", "run"),)]),
 )
 LIMITS = some.builds(
     Limits,
@@ -92,6 +94,13 @@ def test_without_any_one_of_its_figures_it_is_not_adopted_and_the_figure_is_name
     assert found.answer is not Answer.ADOPT and name in found.missing
 
 
+@settings(max_examples=300, deadline=None)
+@given(EVIDENCE, LIMITS, some.sampled_from(["incomplete", "implausible", "unfinished"]))
+def test_a_run_with_something_wrong_is_never_recommended(evidence, limits, why):
+    found = decide(dataclasses.replace(evidence, flaws=(Flaw(why, "run"),)), limits)
+    assert found.answer in (Answer.OPEN, Answer.REJECT)
+
+
 def test_without_the_soak_it_is_not_adopted():
     found = decide(dataclasses.replace(ADOPTED, checks=Checks(20)), ASKED)
     assert found.answer is Answer.CONDITIONS and found.conditions == ("soak",) and found.missing == ("soak",)
@@ -104,7 +113,7 @@ def test_nothing_is_adopted_with_anything_missing(evidence, limits):
     if found.answer is Answer.ADOPT:
         assert not found.missing and not found.conditions
         assert Outcome.MISSING not in found.outcomes.values() and Outcome.OPEN not in found.outcomes.values()
-        assert evidence.checks.num_failed == 0 and evidence.checks.has_soak and evidence.machine
+        assert not evidence.flaws and evidence.checks.num_failed == 0 and evidence.checks.has_soak and evidence.machine
     assert (found.answer is Answer.CONDITIONS) <= bool(found.conditions)
     assert bool(found.reason) and bool(found.next_stage)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from termwise.report.decision.figures import MISSING, Figure, Pair
+from termwise.report.flaws import Flaw
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,8 @@ class Evidence:
 
     `accuracy_context`: tokens of the texts on which the loss was measured; None where no record says. `crossing`: the context
     from which on a decoded token is faster than today. `is_chosen`: a plan's own choice among its points. `sources`: the runs
-    all this comes from.
+    all this comes from; `flaws`: what is wrong with them; `unidentified`: those of them
+    that do not say which weights they were made on, where there are several.
     """
 
     candidate: str
@@ -70,3 +72,5 @@ class Evidence:
     is_demonstration: bool = False
     is_chosen: bool = False
     sources: tuple[str, ...] = ()
+    flaws: tuple[Flaw, ...] = ()
+    unidentified: tuple[str, ...] = ()

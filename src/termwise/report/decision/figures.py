@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
+
+LEVEL = 0.95
+"""The least level at which an interval is evidence; a correction for many comparisons asks for a higher one."""
+LEAST = 3
+"""The least number of repeats, texts or seeds: of two, the interval is as wide as one difference happens to be."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,30 @@ def missing(why: str, source: str = "", **fields: Any) -> Figure:
 def exactly(value: float, unit: str, source: str = "") -> Figure:
     """A count: it lies nowhere else."""
     return Figure(value, value, value, unit=unit, source=source)
+
+
+def as_evidence(figure: Figure, least: int = LEAST) -> Figure:
+    """The figure with its interval where that may carry a claim, else without it, and why.
+
+    It has to stand at `LEVEL` or above and to be taken over at least `least` values; what does not say so is not believed.
+
+    >>> as_evidence(Figure(0.1, 0.0, 0.2, level=0.95, n=3)).has_interval
+    True
+    >>> as_evidence(Figure(0.1, 0.0, 0.2, level=0.1, n=3)).why, as_evidence(Figure(0.1, 0.0, 0.2, level=0.95, n=2)).why
+    ('decision.why.other_level', 'decision.why.too_few')
+    """
+    if not figure.has_interval:
+        return figure
+    if figure.level is None or figure.level < LEVEL - 1e-9:
+        return without_interval(figure, "decision.why.other_level", level=figure.level, needed=LEVEL)
+    if figure.n is None or figure.n < least:
+        return without_interval(figure, "decision.why.too_few", n=figure.n, least=least)
+    return figure
+
+
+def without_interval(figure: Figure, why: str, **fields: Any) -> Figure:
+    """The value alone, and why there is no more."""
+    return dataclasses.replace(figure, low=None, high=None, level=None, why=why, fields=tuple(fields.items()))
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,33 @@ from __future__ import annotations
 import datetime
 import difflib
 import re
+import reprlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 NUMBERS = (
     "accuracy", "memory", "latency", "context", "price_per_hour", "requests_per_day", "tokens_per_request",
 )  # fmt: skip
+MOST_TOKENS = 2**24
+# What a field may hold, as its message says it; the bounds are those of the fields below.
+ALLOWED = {
+    "accuracy": "numbers from 0 to 10 (nats/token), e.g. 0.05",
+    "memory": "numbers above 0, at most 1000 (0.5: half of today's bytes), e.g. 0.5",
+    "latency": "numbers above 0, at most 1000 (1.0: today's time), e.g. 1.0",
+    "context": "whole numbers of tokens from 1 to 16m, e.g. 4096 or 4k",
+    "candidate": "names as the records have them, e.g. plan:25%",
+    "machine": "parts of a processor's name, e.g. EPYC",
+    "engines": "names, one or a list of them, e.g. [transformers]",
+    "written": "dates and times like 2026-01-31T09:00+09:00",
+    "price_per_hour": "numbers from 0 to 1e9, e.g. 1.2",
+    "requests_per_day": "numbers above 0, at most 1e12, e.g. 20000",
+    "tokens_per_request": "whole numbers from 1 to 16777216, e.g. 300",
+    "currency": "texts of at most 20 letters, e.g. USD",
+}
+LINES = "allowed are lines like accuracy: 0.05"
 
 
 class Limits(BaseModel):
@@ -26,33 +44,33 @@ class Limits(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    accuracy: float = Field(default=0.05, ge=0, allow_inf_nan=False)
-    memory: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    latency: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    context: int | None = Field(default=None, gt=0)
+    accuracy: float = Field(default=0.05, ge=0, le=10, allow_inf_nan=False)
+    memory: float | None = Field(default=None, gt=0, le=1000, allow_inf_nan=False)
+    latency: float | None = Field(default=None, gt=0, le=1000, allow_inf_nan=False)
+    context: int | None = Field(default=None, gt=0, le=MOST_TOKENS)
     candidate: str | None = Field(default=None, min_length=1)
     machine: str | None = Field(default=None, min_length=1)
-    engines: tuple[str, ...] = ()
+    engines: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     written: AwareDatetime | None = None
-    price_per_hour: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    requests_per_day: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    tokens_per_request: int = Field(default=256, gt=0)
-    currency: str = ""
+    price_per_hour: float | None = Field(default=None, ge=0, le=1e9, allow_inf_nan=False)
+    requests_per_day: float | None = Field(default=None, gt=0, le=1e12, allow_inf_nan=False)
+    tokens_per_request: int = Field(default=256, gt=0, le=MOST_TOKENS)
+    currency: str = Field(default="", max_length=20)
 
     @field_validator(*NUMBERS, mode="before")
     @classmethod
     def _is_no_answer(cls, value: Any) -> Any:
         """YAML reads yes and no as truth values, which would count as 1 and 0."""
         if isinstance(value, bool):
-            raise ValueError("allowed are numbers")
+            raise ValueError("no number")
         return value
 
     @field_validator("context", mode="before")
     @classmethod
     def _in_thousands(cls, value: Any) -> Any:
-        """As lengths are typed elsewhere: 4k is 4,096."""
-        found = re.fullmatch(r"(\d+)k", value.strip().lower()) if isinstance(value, str) else None
-        return int(found[1]) * 1024 if found else value
+        """As lengths are typed elsewhere: 4k is 4,096, 1m is 1,048,576."""
+        found = re.fullmatch(r"(\d{1,9})([km])", value.strip().lower()) if isinstance(value, str) else None
+        return int(found[1]) * {"k": 1024, "m": 1024**2}[found[2]] if found else value
 
     @field_validator("candidate", "machine", mode="before")
     @classmethod
@@ -81,7 +99,7 @@ class Limits(BaseModel):
         # Near the ends of the calendar another zone's day does not exist.
         if isinstance(value, datetime.datetime) and datetime.MINYEAR < value.year < datetime.MAXYEAR:
             return value if value.tzinfo else value.replace(tzinfo=datetime.UTC)
-        raise ValueError("allowed are dates and times like 2026-01-31T09:00+09:00")
+        raise ValueError("no date")
 
 
 def read_limits(path: Path | None = None, **given: Any) -> Limits:
@@ -94,7 +112,7 @@ def read_limits(path: Path | None = None, **given: Any) -> Limits:
     try:
         return Limits(**(values | options))
     except ValidationError as error:
-        told = dict.fromkeys(_explained(fault, path, options) for fault in error.errors())
+        told = dict.fromkeys(_explained(fault, path, values, options) for fault in error.errors())
         raise ValueError("; ".join(told)) from None
 
 
@@ -124,23 +142,33 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8-sig")
         node, found = yaml.compose(text, Loader=yaml.SafeLoader), yaml.safe_load(text)
+    except FileNotFoundError:
+        raise ValueError(f"{path}: no such file; give --limits a YAML file, {LINES}") from None
     except OSError as error:
-        raise ValueError(f"{path}: the limits cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, ValueError) as error:
-        told = " ".join(str(error).split())
-        raise ValueError(f"{path}: not YAML ({told}); allowed are lines like accuracy: 0.05") from None
+        raise ValueError(f"{path}: cannot be read ({error.strerror}); give --limits a YAML file, {LINES}") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: no UTF-8 text from byte {error.start} on; {LINES}") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f"line {mark.line + 1} is" if mark is not None else "is"
+        raise ValueError(f"{path}: {line} not YAML; {LINES}") from None
+    except ValueError:
+        raise ValueError(
+            f"{path}: holds a date or a number that does not exist; {LINES}, written: 2026-01-31"
+        ) from None
     if found is None:
         return {}
     if not isinstance(found, dict):
-        raise ValueError(f"{path}: holds {type(found).__name__}; allowed are lines like accuracy: 0.05")
+        what = "a list" if isinstance(found, list) else "a single value"
+        raise ValueError(f"{path}: holds {what}, where fields are expected; {LINES}")
     names = [str(key.value) for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ValueError(f"{path}: {twice} stands there twice; leave one of them")
     return {str(name): value for name, value in found.items()}
 
 
-def _explained(fault: Any, path: Path | None, options: dict[str, Any]) -> str:
-    """One fault: where, the field, its value, what is allowed, the near name of a misspelt key."""
+def _explained(fault: Any, path: Path | None, values: dict[str, Any], options: dict[str, Any]) -> str:
+    """One fault: where, the field, its whole value, what is allowed and what to do, the near name of a misspelt key."""
     field = str(fault["loc"][0])
     where = f"--{field.replace('_', '-')} " if field in options else f"{path}: {field}=" if path else f"{field}="
     if fault["type"] == "extra_forbidden":
@@ -148,6 +176,5 @@ def _explained(fault: Any, path: Path | None, options: dict[str, Any]) -> str:
         near = difflib.get_close_matches(field, known, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         return f"{path or 'limits'}: unknown field {field!r}{hint}; fields are {', '.join(known)}"
-    allowed = fault["msg"].removeprefix("Value error, ").replace("Input should be", "allowed is", 1)
-    allowed = allowed.replace("String should have", "allowed is", 1)
-    return f"{where}{fault['input']!r}: {allowed}"
+    value = (values | options)[field]
+    return f"{where}{reprlib.repr(value)}: allowed are {ALLOWED[field]}; correct it or leave it out"

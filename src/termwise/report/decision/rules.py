@@ -6,9 +6,10 @@ In this order, and the first that holds is the reason:
     do not adopt         a check failed; the loss rises beyond the limit even at the near end of its interval; memory or time
                          is beyond its limit in the same sense; the slots-only baseline of equal bytes loses less; memory and
                          time were measured and neither is better
-    cannot say yet       the loss, or what a limit asks for, is missing or its interval reaches across the limit; no record
-                         shows the loss on texts as long as the context; no gain is shown yet; it is not shown that it beats the
-                         slots-only baseline
+    cannot say yet       a run that it rests on is incomplete, unfinished or holds values that cannot be; the loss, or what a
+                         limit asks for, is missing or its interval reaches across the limit; no record shows the loss on
+                         texts as long as the context; no gain is shown yet; it is not shown that it beats the slots-only
+                         baseline
     adopt with conditions   all of that holds, but something a deployment needs is missing or has to be accepted
     adopt                nothing is missing
 """
@@ -132,6 +133,8 @@ def _why_open(evidence: Evidence, limits: Limits, outcomes: dict[str, Outcome]) 
     """What has to be known first; empty where all of it is."""
     if evidence.is_demonstration:
         return "demonstration"
+    if evidence.flaws:
+        return evidence.flaws[0].why
     asked = ["accuracy"] + [name for name in ("memory", "latency") if getattr(limits, name) is not None]
     for name in asked:
         if outcomes[name] in (Outcome.MISSING, Outcome.OPEN):

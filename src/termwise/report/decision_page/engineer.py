@@ -9,12 +9,13 @@ from termwise.report import page
 from termwise.report.blocks import Block, Cell, Column, Facts, Figure, Html, Lines, Section, Table
 from termwise.report.decision.case import Case, Verdict
 from termwise.report.decision_page import conditions, wording
-from termwise.report.decision_page.heads import Chooser, choosers, model_of
+from termwise.report.decision_page.heads import Chooser, choosers, models_of
 from termwise.report.decision_page.manager import reason
 from termwise.report.decision_page.pareto import pareto
 from termwise.report.decision_page.parts import parts_table
+from termwise.report.flaws import flaws, told
 from termwise.report.read import Reading
-from termwise.report.sections import command_line
+from termwise.report.sections import command_line, left_out
 from termwise.report.words import Words
 
 MAPS = ("inspect-importance", "plan-heads")
@@ -46,7 +47,8 @@ class Engineer:
 
 def engineer(case: Case, say: Words) -> Engineer:
     """Everything behind the first page."""
-    runs = [run(reading, f"run{number}", say) for number, reading in enumerate(case.readings, start=1)]
+    named = zip(case.readings, models_of(case.readings), strict=True)
+    runs = [run(reading, f"run{number}", model, say) for number, (reading, model) in enumerate(named, start=1)]
     chosen = []
     for one in choosers(case.readings, say):
         maps: list[Figure] = []
@@ -60,13 +62,13 @@ def engineer(case: Case, say: Words) -> Engineer:
     return Engineer(sections, tuple(chosen), tuple(runs))
 
 
-def run(reading: Reading, key: str, say: Words) -> Run:
+def run(reading: Reading, key: str, model: str, say: Words) -> Run:
     """A run's own page under anchors of its own."""
     parts = page.parts(reading, say)
     told = parts["summary"]
     return Run(
         key=key,
-        model=model_of(reading),
+        model=model,
         command=str(reading.run["command"]),
         path=str(reading.folder.path),
         title=parts["title"],
@@ -174,11 +176,13 @@ def _parts(case: Case, say: Words) -> Section:
 
 def _checks(case: Case, say: Words) -> Section:
     checks = case.verdicts[0].evidence.checks
-    if not checks.were_run:
+    if not (checks.num_passed or checks.num_failed):
         return Section("checks", say("decision.section.checks"), (Lines((say("decision.checks.none"),)),))
     counts = {"passed": checks.num_passed, "failed": checks.num_failed, "missing": checks.num_not_measured}
     lines = [say("decision.checks", **counts)]
     lines.append(say("decision.checks.soak" if checks.has_soak else "decision.checks.no_soak"))
+    if not checks.is_whole:
+        lines.append(say("decision.checks.not_whole"))
     if checks.failed:
         named = [say.known(f"verify.check.{name}", name) for name in checks.failed]
         lines.append(say("decision.checks.failed", names=say.listing(named, 12)))
@@ -213,9 +217,9 @@ def _left_out(case: Case, say: Words) -> Section:
     lines = [say("decision.refused.line", path=one.path, why=say.recorded(one.why)) for one in case.refused]
     for reading in case.readings:
         for group in reading.left_out:
-            numbers = say.listing([str(n) for n in group.lines])
-            text = say.plural(f"left_out.{group.why}", len(group.lines), lines=numbers)
+            text = left_out(group, say)
             lines.append(say("decision.left_out", run=reading.folder.path.name, text=text))
+        lines += [told(flaw, say) for flaw in flaws(reading) if flaw.why != "implausible"]
     lines += [say("decision.unused", path=path) for path in case.unused]
     if not lines:
         lines = [say("decision.left_out.none")]
@@ -234,8 +238,10 @@ def _threats(case: Case, say: Words) -> Section:
         keys.append("machine")
     if len({one.evidence.today for one in case.verdicts}) > 1:
         keys.append("mixed")
+    keys += ["weights"] if evidence.unidentified else []
     keys += ["text", "loss"]
-    lines = tuple(say(f"decision.threat.{key}", machine=evidence.machine, n=len(case.verdicts)) for key in keys)
+    fields = {"machine": evidence.machine, "n": len(case.verdicts), "runs": say.listing(evidence.unidentified, 3)}
+    lines = tuple(say(f"decision.threat.{key}", **fields) for key in keys)
     return Section("threats", say("decision.section.threats"), (Lines(lines, is_list=True),))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from termwise.report.blocks import Cell, Column, Table
 from termwise.report.inspect_view import InspectView, Place, inspect_view
@@ -36,17 +37,26 @@ class Chooser:
 def choosers(readings: Sequence[Reading], say: Words) -> list[Chooser]:
     """One chooser a model that was inspected or planned for."""
     found: dict[str, dict[str, dict[Place, Cell]]] = {}
-    for reading in readings:
+    for reading, model in zip(readings, models_of(readings), strict=True):
         columns = _columns(reading, say)
         if columns:
-            found.setdefault(model_of(reading), {}).update(columns)
+            found.setdefault(model, {}).update(columns)
     return [_chooser(model, columns, say) for model, columns in found.items()]
 
 
-def model_of(reading: Reading) -> str:
-    """The model that a run is about; empty where it does not say."""
-    about = reading.setting("about", {})
-    return str(about.get("name", "")) if isinstance(about, dict) else ""
+def models_of(readings: Sequence[Reading]) -> list[str]:
+    """The model that each run is about, with its weights where several of one name have others; empty where a run does not say."""
+    names = [_name(reading) for reading in readings]
+    weights = [str(reading.setting("weights") or "") for reading in readings]
+    kinds = {name: {w for other, w in zip(names, weights, strict=True) if other == name and w} for name in names}
+    return [f"{n} ({w})" if w and len(kinds[n]) > 1 else n for n, w in zip(names, weights, strict=True)]
+
+
+def _name(reading: Reading) -> str:
+    """By its own name where the run looked into the model, else by the folder that the run was given."""
+    about = reading.setting("about")
+    name = about.get("name") if isinstance(about, dict) else reading.setting("model")
+    return Path(str(name or "")).name
 
 
 def _columns(reading: Reading, say: Words) -> dict[str, dict[Place, Cell]]:

@@ -15,6 +15,7 @@ from termwise.report.decision_page import conditions, measures, parts, wording
 from termwise.report.decision_page.cost import monthly
 from termwise.report.decision_page.measures import Fact
 from termwise.report.decision_page.phrases import phrases
+from termwise.report.flaws import told
 from termwise.report.words import Words
 
 MOST_TERMS, MOST_PHRASES = 9, 4
@@ -122,6 +123,8 @@ def _told(evidence: Evidence, measure: str, say: Words) -> str:
 def reason(verdict: Verdict, limits: Limits, say: Words) -> str:
     """Why the answer is what it is, with the figure that decides it."""
     evidence, key = verdict.evidence, verdict.decision.reason
+    if evidence.flaws and key == evidence.flaws[0].why:
+        return told(evidence.flaws[0], say)
     measure = next((name for name in wording.MEASURES if key.removeprefix("accept_").startswith(name)), "accuracy")
     figure = evidence.slots if key.startswith("slots") else wording.pair_of(evidence, measure).change
     said = {

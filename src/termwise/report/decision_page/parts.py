@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from termwise.report.blocks import Cell, Column, Table
 from termwise.report.decision.case import Case, Component
 from termwise.report.decision_page import wording
-from termwise.report.read import Reading
+from termwise.report.decision_page.heads import models_of
 from termwise.report.words import Words
 
 MOST_PARTS = 5
@@ -23,16 +21,10 @@ def few_parts(case: Case, say: Words) -> Table | None:
 def _runs_about(case: Case) -> set[str]:
     """The runs that the candidate comes from, and others of the same model: what another model's heads are worth says nothing here."""
     sources = case.verdicts[0].evidence.sources
-    models = {str(one.folder.path): _model(one) for one in case.readings}
+    named_by = zip(case.readings, models_of(case.readings), strict=True)
+    models = {str(one.folder.path): model for one, model in named_by}
     named = {models[source] for source in sources if source in models} - {""}
     return {*sources, *(path for path, model in models.items() if model in named)}
-
-
-def _model(reading: Reading) -> str:
-    """The name of the model that a run is about; empty for a study."""
-    told = reading.setting("about")
-    name = told.get("name") if isinstance(told, dict) else reading.setting("model")
-    return Path(str(name or "")).name
 
 
 def few(components: tuple[Component, ...]) -> list[Component]:

@@ -46,11 +46,13 @@ def why(figure: Figure, say: Words) -> str:
 
 
 def _field(value: Any, say: Words) -> str:
-    """A field of a message: numbers and lists in the form of the language."""
+    """A field of a message: counts, levels and lists in the form of the language."""
     if isinstance(value, tuple):
         return say.row(_field(one, say) for one in value)
     if isinstance(value, int):
         return say.integer(value)
+    if isinstance(value, float):
+        return say.level(value)
     return say("not_measured") if value is None else str(value)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from termwise.report.decision.figures import Figure, exactly, missing
+from termwise.report.decision.figures import Figure, as_evidence, exactly, missing
 from termwise.report.decision.gathering.claim import NATS
 from termwise.report.decision.gathering.component import Component, recommended
 from termwise.report.decision.gathering.pairing import documents_of
@@ -145,7 +145,7 @@ def _figure(one: Any, source: str) -> Figure:
     if one.wider is None:
         why = f"decision.why.{one.verdict.replace(' ', '_')}"
         return Figure(one.difference, n=len(one.by_seed), unit=NATS, source=source, why=why)
-    return Figure(one.difference, one.wider.low, one.wider.high, one.level, len(one.by_seed), NATS, source)
+    return as_evidence(Figure(one.difference, one.wider.low, one.wider.high, one.level, len(one.by_seed), NATS, source))
 
 
 def _scores(shown: View, name: str) -> dict[int, dict[str, tuple[float, int]]]:

@@ -8,15 +8,24 @@ from collections.abc import Sequence
 from typing import Any
 
 from termwise.report.bench_view import BASELINE, BenchView, Series, bench_view
-from termwise.report.decision.figures import MISSING, Figure, Pair, exactly, missing
-from termwise.report.decision.gathering.claim import Claim, Keys, about, model_keys, variant_keys
+from termwise.report.decision.figures import (
+    LEVEL,
+    MISSING,
+    Figure,
+    Pair,
+    as_evidence,
+    exactly,
+    missing,
+    without_interval,
+)
+from termwise.report.decision.gathering.claim import Claim, Keys, about, is_same, model_keys, variant_keys, weights_key
 from termwise.report.decision.gathering.complexity import kernels_of
 from termwise.report.read import Reading
 from termwise.results import Record
 
 # Whole models before attention alone: what a user waits for.
 MEASURES = ("step", "generate", "decode")
-LEVEL = 0.95
+SPREAD = 0.8  # between percentiles 10 and 90, which its records hold
 FOLDER = "a model folder"  # what run.json calls the formula of one
 
 
@@ -40,7 +49,7 @@ def figures(reading: Reading, candidates: Sequence[Claim]) -> list[Claim | None]
 
 def _figures(shown: BenchView, candidate: Claim) -> Claim | None:
     reading = shown.reading
-    mine = [s for s in shown.series if s.variant != BASELINE and _keys(s.variant, reading) & candidate.keys]
+    mine = [s for s in shown.series if s.variant != BASELINE and is_same(_keys(s.variant, reading), candidate.keys)]
     decoding = sorted((s for s in mine if s.measure in MEASURES), key=lambda s: MEASURES.index(s.measure))
     if not mine:
         return None
@@ -58,6 +67,7 @@ def _figures(shown: BenchView, candidate: Claim) -> Claim | None:
         memory=_memory(mine, shown, candidate),
         kernels=_kernels(mine[0].variant, reading),
         machine=_machine(reading),
+        lacks_weights=_lacks_weights(mine[0].variant, reading),
         dtype=str(reading.setting("dtype", "")),
     )
 
@@ -72,7 +82,14 @@ def _entry(name: str, reading: Reading) -> dict[str, Any]:
 def _keys(name: str, reading: Reading) -> Keys:
     """What a subject is known by: its place where it is a folder, else its names."""
     entry = _entry(name, reading)
-    return model_keys(name) if entry.get("formula") == FOLDER else variant_keys((name, entry.get("short_name")))
+    if entry.get("formula") != FOLDER:
+        return variant_keys((name, entry.get("short_name")))
+    return model_keys(name) | weights_key(entry.get("weights"))
+
+
+def _lacks_weights(name: str, reading: Reading) -> bool:
+    entry = _entry(name, reading)
+    return entry.get("formula") == FOLDER and not weights_key(entry.get("weights"))
 
 
 def _kernels(name: str, reading: Reading) -> frozenset[str] | None:
@@ -127,14 +144,17 @@ def _inverse(ratio: Record, num_compared: int, source: str) -> Figure:
 
     if ratio.value is None or ratio.value <= 0:
         return missing(ratio.reason or "decision.why.not_timed", source)
-    interval = None
-    if ratio.low and ratio.high and ratio.n and ratio.low > 0:
-        middle, low, high = (math.log(number) for number in (ratio.value, ratio.low, ratio.high))
-        interval = around_median(middle, low, high, ratio.n, level=1 - (1 - LEVEL) / num_compared)
+    alone = Figure(1 / ratio.value, n=ratio.n, unit="1", source=source, why="decision.why.no_interval")
+    if not (ratio.low and ratio.high and ratio.n and ratio.low > 0):
+        return alone
+    if ratio.level is None or abs(ratio.level - SPREAD) > 1e-9:
+        return without_interval(alone, "decision.why.other_level", level=ratio.level, needed=SPREAD)
+    middle, low, high = (math.log(number) for number in (ratio.value, ratio.low, ratio.high))
+    interval = around_median(middle, low, high, ratio.n, level=1 - (1 - LEVEL) / num_compared)
     if interval is None:
-        return Figure(1 / ratio.value, n=ratio.n, unit="1", source=source, why="decision.why.no_interval")
+        return alone
     ends = (math.exp(-interval.high), math.exp(-interval.low))
-    return Figure(1 / ratio.value, *ends, interval.level, ratio.n, "1", source)
+    return as_evidence(Figure(1 / ratio.value, *ends, interval.level, ratio.n, "1", source))
 
 
 def _crossing(series: Series, reading: Reading) -> Figure:

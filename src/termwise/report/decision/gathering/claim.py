@@ -10,10 +10,12 @@ from typing import Any
 
 from termwise.report.decision.evidence import Checks
 from termwise.report.decision.figures import MISSING, Figure, Pair
+from termwise.report.flaws import Flaw, flaws
 from termwise.report.read import Reading
 
 NATS = "nats/token"
 Keys = frozenset[str]
+WEIGHTS = "weights:"
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,7 @@ class Claim:
     `keys` is what other runs know it by, `today_keys` the same of what is used today. `identity`: claims that share one are
     about the same candidate, though each was made to put one up. `context` is the one its bytes and seconds stand at. `dtype`
     is the precision of its bytes and seconds. `kernels` are the compiled functions it runs through; None where that is not known.
+    `flaws` are the run's. `lacks_weights`: it is about a model's folder, and was recorded before runs said which weights were in it.
     """
 
     names: tuple[str, ...]
@@ -49,6 +52,8 @@ class Claim:
     platform: str = ""
     created: str = ""
     is_demonstration: bool = False
+    flaws: tuple[Flaw, ...] = ()
+    lacks_weights: bool = False
 
     @property
     def name(self) -> str:
@@ -61,12 +66,29 @@ def about(reading: Reading) -> dict[str, Any]:
     return {
         "source": str(reading.folder.path), "command": str(reading.run["command"]), "platform": platform_of(reading),
         "created": str(reading.run.get("created") or ""), "is_demonstration": bool(reading.setting("demonstration")),
+        "flaws": flaws(reading),
     }  # fmt: skip
 
 
 def variant_keys(names: Iterable[Any]) -> Keys:
     """What a variant is known by."""
     return frozenset(f"variant:{name}" for name in names if name)
+
+
+def weights_key(fingerprint: Any) -> Keys:
+    """What a model is known by wherever it lies: the fingerprint of its files."""
+    return frozenset({f"{WEIGHTS}{fingerprint}"}) if isinstance(fingerprint, str) and fingerprint else frozenset()
+
+
+def weights_of(keys: Keys) -> Keys:
+    """The fingerprints among the keys of a model."""
+    return frozenset(key for key in keys if key.startswith(WEIGHTS))
+
+
+def is_same(one: Keys, other: Keys) -> bool:
+    """Whether both are keys of the same thing: by its weights where both know them, else by its place or name."""
+    mine, theirs = weights_of(one), weights_of(other)
+    return not mine.isdisjoint(theirs) if mine and theirs else not one.isdisjoint(other)
 
 
 def model_keys(*places: Any) -> Keys:

@@ -16,6 +16,7 @@ from termwise.report.decision.gathering.claim import (
     folder_places,
     model_keys,
     number,
+    weights_key,
     whole,
 )
 from termwise.report.decision.gathering.complexity import kernels_of
@@ -42,9 +43,10 @@ def from_convert(reading: Reading, limits: Limits) -> list[Claim]:
         Claim(
             **about(reading),
             names=(reading.folder.path.name,),
-            keys=model_keys(*folder_places(reading)),
+            keys=model_keys(*folder_places(reading)) | weights_key(reading.run.get("written")),
             today=Path(original).name,
-            today_keys=model_keys(original),
+            today_keys=model_keys(original) | weights_key(reading.setting("weights")),
+            lacks_weights=not weights_key(reading.setting("weights")),
             identity=frozenset() if is_tuned else _identity(reading),
             is_chosen=True,
             context=context,

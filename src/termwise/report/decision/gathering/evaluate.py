@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from termwise.report.decision.figures import Figure, Pair, missing
-from termwise.report.decision.gathering.claim import NATS, Claim, Keys, about, model_keys, whole
+from termwise.report.decision.gathering.claim import NATS, Claim, Keys, about, is_same, model_keys, weights_key, whole
 from termwise.report.read import Reading
 from termwise.report.view import Variant, view
 
 
 def subjects(reading: Reading) -> list[Claim]:
     """Every model, for a report that has nothing else to decide on."""
-    return [Claim(**about(reading), names=(v.name,), keys=model_keys(v.name)) for v in view(reading).variants]
+    return [Claim(**about(reading), names=(v.name,), keys=_keys(v)) for v in view(reading).variants]
+
+
+def _keys(variant: Variant) -> Keys:
+    return model_keys(variant.name) | weights_key(variant.weights)
 
 
 def figures(reading: Reading, candidates: Sequence[Claim]) -> list[Claim | None]:
@@ -37,12 +41,13 @@ def _figures(reading: Reading, variants: tuple[Variant, ...], candidate: Claim) 
         context=candidate.context,
         accuracy_context=whole(reading.setting("context")),
         accuracy=Pair(first, second, change),
+        lacks_weights=not mine.weights,
     )
 
 
 def _of(keys: Keys, variants: tuple[Variant, ...]) -> Variant | None:
     """The model that is known so. A variant's name alone was scored with random weights, so only folders count."""
-    return next((v for v in variants if model_keys(v.name) & keys), None)
+    return next((v for v in variants if is_same(_keys(v), keys)), None)
 
 
 def _loss(variant: Variant | None, source: str) -> Figure:

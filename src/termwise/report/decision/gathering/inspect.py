@@ -7,17 +7,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from termwise.report.decision.figures import Figure, Pair, exactly, missing
-from termwise.report.decision.gathering.claim import NATS, Claim, about, model_keys, whole
+from termwise.report.decision.gathering.claim import NATS, Claim, about, model_keys, weights_key, whole
 from termwise.report.decision.gathering.complexity import kernels_of
 from termwise.report.decision.gathering.component import Component, recommended
 from termwise.report.decision.gathering.pairing import difference_of_texts
 from termwise.report.decision.gathering.plan import of_record
 from termwise.report.decision.limits import Limits
-from termwise.report.inspect_view import Head, InspectView, inspect_view
+from termwise.report.inspect_view import InspectView, inspect_view
 from termwise.report.read import Reading
 from termwise.results import Record
 
 CENTER = "mean"
+MOST = 4096  # layers, or heads of a layer
 
 
 def subjects(reading: Reading) -> list[Claim]:
@@ -91,7 +92,8 @@ def _rung(record: Record, reading: Reading) -> Claim:
     model = str(told.get("name") or "") if isinstance(told, dict) else ""
     keys = frozenset({f"rung:{place}:{name}"})
     return Claim(
-        **about(reading), names=(name,), keys=keys, today=model, today_keys=model_keys(reading.setting("model")),
+        **about(reading), names=(name,), keys=keys, today=model, 
+        today_keys=model_keys(reading.setting("model")) | weights_key(reading.setting("weights")),
         context=whole(reading.setting("length")),
     )  # fmt: skip
 
@@ -164,10 +166,11 @@ def _by_text(reading: Reading, variant: str) -> dict[str, float]:
 
 
 def _counts(shown: InspectView) -> tuple[int, int]:
-    """Layers and kv heads of a layer; 1 where run.json does not say."""
+    """Layers and kv heads of a layer; 1 where run.json does not say, or says what no model has."""
     told: Any = shown.about
     told = told if isinstance(told, dict) else {}
-    return whole(told.get("num_layers")) or 1, whole(told.get("num_kv_heads")) or 1
+    layers, heads = (whole(told.get(name)) or 1 for name in ("num_layers", "num_kv_heads"))
+    return (layers, heads) if max(layers, heads) <= MOST else (1, 1)
 
 
 def _saved(shown: InspectView, context: int | None, share: float) -> Figure:
@@ -184,8 +187,8 @@ def _layers(shown: InspectView, limits: Limits, context: int | None) -> list[Com
     (num_layers, _), source = _counts(shown), str(shown.reading.folder.path)
     saved = _saved(shown, context, 1 / num_layers)
     found = []
-    for layer, record in sorted(shown.layers.items()):
-        loss = of_record(record, source, "decision.why.not_evaluated")
+    for layer in sorted({*shown.layers, *range(num_layers if shown.layers else 0)}):
+        loss = of_record(shown.layers.get(layer), source, "decision.why.not_evaluated")
         found.append(
             Component(f"{layer}", "layer", loss, saved, recommended(loss, saved, limits.accuracy / num_layers), source)
         )
@@ -197,13 +200,16 @@ def _heads(shown: InspectView, limits: Limits, context: int | None) -> list[Comp
     share, source = 1 / (num_layers * num_heads), str(shown.reading.folder.path)
     saved, reasons = _saved(shown, context, share), _reasons(shown.reading)
 
-    def component(head: Head) -> Component:
-        why = reasons.get((head.layer, head.kv_head), "decision.why.not_evaluated")
-        loss = of_record(head.rise, source, why)
-        name = f"{head.layer}.{head.kv_head}"
+    rises = {(head.layer, head.kv_head): head.rise for head in shown.heads}
+    known = itertools.product(range(num_layers), range(num_heads)) if rises else ()
+
+    def component(layer: int, head: int) -> Component:
+        why = reasons.get((layer, head), "decision.why.not_evaluated")
+        loss = of_record(rises.get((layer, head)), source, why)
+        name = f"{layer}.{head}"
         return Component(name, "head", loss, saved, recommended(loss, saved, limits.accuracy * share), source)
 
-    return [component(head) for head in shown.heads]
+    return [component(*place) for place in sorted({*rises, *known})]
 
 
 def _reasons(reading: Reading) -> dict[tuple[int, int], str]:

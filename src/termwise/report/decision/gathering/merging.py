@@ -9,7 +9,7 @@ from pathlib import Path
 
 from termwise.report.decision.evidence import Checks, Complexity, Evidence
 from termwise.report.decision.figures import MISSING, Figure, Pair, missing
-from termwise.report.decision.gathering.claim import Claim
+from termwise.report.decision.gathering.claim import Claim, Keys, is_same, weights_of
 from termwise.report.decision.gathering.complexity import ENGINES, new_dependencies
 from termwise.report.decision.limits import Limits
 from termwise.report.decision.rules import is_target
@@ -36,23 +36,36 @@ def _belongs(claim: Claim, group: Sequence[Claim]) -> bool:
 
 
 def _replaces_another(claim: Claim, group: Sequence[Claim]) -> bool:
-    """Whether its original is called otherwise than theirs: two models can be given the same plan."""
-    mine = _originals(claim)
-    return any(mine.isdisjoint(_originals(other)) for other in group if mine and other.today_keys)
+    """Whether its original has other weights than theirs, or is called otherwise: two models can be given the same plan."""
+    return any(not _has_same_original(claim, other) for other in group if claim.today_keys and other.today_keys)
+
+
+def _has_same_original(claim: Claim, other: Claim) -> bool:
+    mine, theirs = weights_of(claim.today_keys), weights_of(other.today_keys)
+    return not (mine.isdisjoint(theirs) if mine and theirs else _originals(claim).isdisjoint(_originals(other)))
 
 
 def _originals(claim: Claim) -> set[str]:
-    names = {Path(key.removeprefix("model:")).name for key in claim.today_keys}
+    places = claim.today_keys - weights_of(claim.today_keys)
+    names = {Path(key.removeprefix("model:")).name for key in places}
     return names | {Path(claim.today).name} if names else names
 
 
 def alike(claims: Iterable[Claim]) -> list[list[Claim]]:
-    """Subjects of several runs that are known by the same key together."""
+    """Subjects of several runs that are known by the same key together; never two of other weights."""
     groups: list[list[Claim]] = []
     for claim in sorted(claims, key=_order):
-        homes = [group for group in groups if any(claim.keys & other.keys for other in group)]
+        mine = weights_of(claim.keys)
+        homes = [group for group in groups if any(is_same(claim.keys, other.keys) for other in group)]
+        homes = [group for group in homes if not mine or _weights(group) <= mine]
+        homes = homes[:1] if len(frozenset().union(*map(_weights, homes))) > 1 else homes
         groups = [group for group in groups if group not in homes] + [[one for home in homes for one in home] + [claim]]
     return groups
+
+
+def _weights(group: Sequence[Claim]) -> Keys:
+    """The fingerprints that a group is known by."""
+    return frozenset().union(*(weights_of(claim.keys) for claim in group))
 
 
 def told_apart(leads: Sequence[Claim]) -> list[Claim]:
@@ -107,7 +120,7 @@ def evidence_of(candidate: Claim, claims: Sequence[Claim], limits: Limits) -> Ev
         today=candidate.today or next((claim.today for claim in ordered if claim.today), ""),
         context=candidate.context,
         accuracy_context=loss.accuracy_context if loss else None,
-        accuracy=loss.accuracy if loss else Pair(change=missing("decision.why.no_loss")),
+        accuracy=_above_zero(loss.accuracy) if loss else Pair(change=missing("decision.why.no_loss")),
         memory=_with_precision(memory, ordered, "memory"),
         latency=_with_precision(latency, ordered, "latency"),
         crossing=latency.crossing if latency else MISSING,
@@ -119,7 +132,15 @@ def evidence_of(candidate: Claim, claims: Sequence[Claim], limits: Limits) -> Ev
         is_demonstration=any(claim.is_demonstration for claim in ordered),
         is_chosen=any(claim.is_chosen for claim in ordered),
         sources=tuple(dict.fromkeys(claim.source for claim in ordered)),
+        unidentified=_unidentified(ordered),
+        flaws=tuple(dict.fromkeys(flaw for claim in ordered for flaw in claim.flaws)),
     )
+
+
+def _unidentified(claims: Sequence[Claim]) -> tuple[str, ...]:
+    """Runs without their weights among several of one candidate: that all are of the same is taken from a place or a name."""
+    sources = tuple(dict.fromkeys(claim.source for claim in claims if claim.lacks_weights))
+    return sources if len({claim.source for claim in claims}) > 1 else ()
 
 
 def _best_loss(claims: Sequence[Claim], context: int | None) -> Claim | None:
@@ -130,6 +151,14 @@ def _best_loss(claims: Sequence[Claim], context: int | None) -> Claim | None:
         return change.has_interval, change.is_there, length is None or context is None or length >= context
 
     return max((c for c in claims if c.accuracy != Pair()), key=worth, default=None)
+
+
+def _above_zero(pair: Pair) -> Pair:
+    """A change by which the loss would fall below zero is none."""
+    today, change = pair.today.value, pair.change.value
+    if today is None or change is None or today + change >= 0:
+        return pair
+    return dataclasses.replace(pair, change=missing("decision.why.below_zero", pair.change.source))
 
 
 def _best(claims: Sequence[Claim], measure: str, limits: Limits) -> Claim | None:

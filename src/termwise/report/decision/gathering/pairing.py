@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from termwise.report.decision.figures import Figure, missing
+from termwise.report.decision.figures import LEVEL, Figure, as_evidence, missing
 from termwise.report.decision.gathering.claim import NATS
 from termwise.report.read import Reading
 
-LEVEL = 0.95
 Documents = dict[str, tuple[float, int]]
 
 
@@ -49,4 +48,4 @@ def difference_of_texts(differences: Sequence[float], unit: str, source: str) ->
     value, interval = sum(differences) / len(differences), over_texts(differences, LEVEL)
     if interval is None:
         return Figure(value, n=len(differences), unit=unit, source=source, why="decision.why.too_few_texts")
-    return Figure(value, interval.low, interval.high, LEVEL, len(differences), unit, source)
+    return as_evidence(Figure(value, interval.low, interval.high, LEVEL, len(differences), unit, source))

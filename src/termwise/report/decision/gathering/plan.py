@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from termwise.report.decision.figures import Figure, Pair, exactly, missing
+from termwise.report.decision.figures import LEAST, Figure, Pair, as_evidence, exactly, missing
 from termwise.report.decision.gathering.claim import (
     NATS,
     Claim,
@@ -16,6 +17,7 @@ from termwise.report.decision.gathering.claim import (
     about,
     folder_places,
     model_keys,
+    weights_key,
     whole,
 )
 from termwise.report.decision.gathering.complexity import kernels_of
@@ -88,8 +90,10 @@ def _claim(point: Point, shown: PlanView, limits: Limits, own: dict[str, Any]) -
 def _about_model(reading: Reading) -> dict[str, Any]:
     """Which model it is a plan for."""
     told, source = reading.setting("about"), reading.setting("source")
-    name = told.get("name") if isinstance(told, dict) else None
-    return {"today": str(name or source or ""), "today_keys": model_keys(source)}
+    name, weights = told.get("name") if isinstance(told, dict) else None, weights_key(reading.setting("weights"))
+    return {
+        "today": str(name or source or ""), "today_keys": model_keys(source) | weights, "lacks_weights": not weights,
+    }  # fmt: skip
 
 
 def plan_identity(reading: Reading) -> Keys:
@@ -107,7 +111,15 @@ def of_record(record: Record | None, source: str, why: str) -> Figure:
         return missing((record.reason if record else None) or why, source)
     has_interval = record.low is not None and record.high is not None
     told = "" if has_interval else "decision.why.no_interval"
-    return Figure(record.value, record.low, record.high, record.level, record.n, record.unit, source, told)
+    found = Figure(record.value, record.low, record.high, record.level, record.n, record.unit, source, told)
+    return as_evidence(found, least_of(record))
+
+
+def least_of(record: Record) -> int:
+    """Of how many values an interval of this method is evidence; a bootstrap draws whole documents or texts, and needs more."""
+    from termwise.statistics.intervals import MIN_DOCUMENTS
+
+    return MIN_DOCUMENTS if "bootstrap" in (record.method or "") else LEAST
 
 
 def _no_loss(source: str) -> Figure:
@@ -138,7 +150,10 @@ def _memory(point: Point, shown: PlanView, context: int | None, planned: int | N
     change = exactly(point.state.value, "1", source)
     kept = [r for r in shown.reading.records if r.metric == "kept_bytes" and r.value is not None]
     latest = {(r.subject["layer"], r.subject["kv_head"]): r for r in kept}
-    if not point.is_chosen or not latest:
+    about = shown.setting("about", {})
+    sizes = [whole(about.get(name)) for name in ("num_layers", "num_kv_heads")] if isinstance(about, dict) else []
+    # Without the record of a head a sum would be of the others alone.
+    if not point.is_chosen or not latest or (all(sizes) and len(latest) != math.prod(n or 1 for n in sizes)):
         return Pair(change=change)
     today, mine = sum(r.subject["whole"] for r in latest.values()), sum(r.value or 0 for r in latest.values())
     return Pair(exactly(today, "B", source), exactly(mine, "B", source), change)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from termwise.report.decision.figures import Figure, Pair, exactly, missing
+from termwise.report.decision.figures import Figure, Pair, as_evidence, exactly, missing
 from termwise.report.decision.gathering.claim import NATS, Claim, about, folder_places, model_keys, variant_keys, whole
 from termwise.report.decision.gathering.complexity import kernels_of
 from termwise.report.decision.limits import Limits
@@ -56,7 +56,7 @@ def _change(variant: Variant, source: str) -> Figure:
         return missing((record.reason if record else None) or "decision.why.no_verdict", source)
     has_interval = record.low is not None and record.high is not None
     why = "" if has_interval else f"decision.why.{(record.reason or 'no interval').replace(' ', '_')}"
-    return Figure(record.value, record.low, record.high, record.level, record.n, NATS, source, why)
+    return as_evidence(Figure(record.value, record.low, record.high, record.level, record.n, NATS, source, why))
 
 
 def _lengths(variant: Variant, baseline: Variant | None, shown: View) -> tuple[int, ...]:

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from termwise.report.decision.evidence import Checks
-from termwise.report.decision.gathering.claim import Claim, about, model_keys, whole
+from termwise.report.decision.gathering.claim import (
+    Claim,
+    Keys,
+    about,
+    is_same,
+    model_keys,
+    weights_key,
+    weights_of,
+    whole,
+)
+from termwise.report.flaws import CHECK, missing_records
 from termwise.report.read import Reading
 from termwise.report.verify_view import SOAK, VerifyView, check_of, stage_of, verify_view
 
@@ -16,29 +26,40 @@ SEEN = ("drift", "twin_states")
 def subjects(reading: Reading) -> list[Claim]:
     """The model that was verified, for a report that has nothing else to decide on."""
     name = str(reading.setting("model", ""))
-    return [Claim(**about(reading), names=(name,), keys=model_keys(name))] if name else []
+    return [Claim(**about(reading), names=(name,), keys=_keys(reading))] if name else []
+
+
+def _keys(reading: Reading) -> Keys:
+    return model_keys(reading.setting("model")) | weights_key(reading.setting("weights"))
 
 
 def figures(reading: Reading, candidates: Sequence[Claim]) -> list[Claim | None]:
     """The checks of the candidate whose folder was verified; a name alone has other weights."""
-    keys, shown = model_keys(reading.setting("model")), verify_view(reading)
-    return [_figures(shown, candidate) if keys & candidate.keys else None for candidate in candidates]
+    keys, shown = _keys(reading), verify_view(reading)
+    return [_figures(shown, candidate) if is_same(keys, candidate.keys) else None for candidate in candidates]
 
 
 def _figures(shown: VerifyView, candidate: Claim) -> Claim:
     checks = _checks(shown, candidate.context)
-    return Claim(**about(shown.reading), names=candidate.names, context=candidate.context, checks=checks)
+    return Claim(
+        **about(shown.reading),
+        names=candidate.names,
+        context=candidate.context,
+        checks=checks,
+        lacks_weights=not weights_of(_keys(shown.reading)),
+    )
 
 
 def _checks(shown: VerifyView, context: int | None) -> Checks:
     failed = shown.having("failed")
+    num_missing, _ = missing_records(shown.reading).get(CHECK, (0, 0))
     return Checks(
         num_passed=len(shown.having("ok")),
         num_failed=len(failed),
-        num_not_measured=len(shown.all) - len(shown.having("ok")) - len(failed),
+        num_not_measured=len(shown.all) - len(shown.having("ok")) - len(failed) + num_missing,
         has_soak=_has_soak(shown, context),
         failed=tuple(sorted({f"{check_of(record)}, {stage_of(record)}" for record in failed})),
-        is_whole=shown.is_finished,
+        is_whole=shown.is_finished and not num_missing,
     )
 
 
