@@ -13,6 +13,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from termwise.results import RunFolder
+
 RECORDS = Path(__file__).parent / "records"
 
 
@@ -26,6 +28,8 @@ def main(run: Path, name: str, kinds: frozenset[str] = frozenset()) -> None:
     )
     lines = (run / "records.jsonl").read_bytes().splitlines(keepends=True)
     (target / "records.jsonl").write_bytes(b"".join(_chosen(lines, kinds) if kinds else lines))
+    if kinds and "num_records" in described:
+        RunFolder.seal(target)
 
 
 def _chosen(lines: list[bytes], kinds: frozenset[str]) -> Iterator[bytes]:

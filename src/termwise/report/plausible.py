@@ -23,6 +23,7 @@ RANGES: dict[str, tuple[float, float]] = {
 POSITIVE = (1e-9, 1e9)  # ratios of times or bytes, and SHARES of them
 SHARES = frozenset({"state_share", "chosen_share"})
 FITTED = frozenset({"constant"})  # of a calibration: seconds an operation
+EXTRA = frozenset({"memory", "training_memory"})  # bytes beyond inputs, outputs and state, which may be none
 
 
 def without_bounds(fields: dict[str, Any]) -> str:
@@ -55,8 +56,10 @@ def _is_in_range(record: Record) -> bool:
     value = record.value or 0.0
     if record.metric.endswith("_ratio") or record.metric in SHARES:
         return POSITIVE[0] <= value <= POSITIVE[1]
-    if (record.metric in LOSSES and value < 0) or (record.kind == "memory" and value <= 0):
+    if record.metric in LOSSES and value < 0:
         return False
+    if record.metric in EXTRA and value == 0:
+        return True
     least, most = RANGES.get(record.unit, (-math.inf, math.inf))
     return record.metric in FITTED or least <= value <= most
 

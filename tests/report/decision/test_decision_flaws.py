@@ -15,9 +15,10 @@ from termwise.report.decision.rules import Answer
 from termwise.report.decision_page.engineer import engineer
 from termwise.report.decision_page.manager import manager
 from termwise.report.flaws import told
+from termwise.report.plausible import implausible
 from termwise.report.read import read
 from termwise.report.words import words
-from termwise.results import RunFolder
+from termwise.results import Record, RunFolder
 
 LIMITS = Limits(context=CONTEXT, machine="EPYC")
 RECORDS = Path(__file__).parents[3] / "benchmarks" / "records"
@@ -212,6 +213,13 @@ def test_a_plan_that_takes_nothing_is_not_believed(tmp_path):
     folder = plan(tmp_path / "p")
     rewrite(folder, changed("state_share", 1, value=0))
     assert first([folder]).decision.reason == "implausible"
+
+
+def test_a_prefill_may_need_no_more_than_its_inputs_outputs_and_state():
+    about = {"run_id": "r", "kind": "memory", "unit": "B", "value": 0.0}
+    subject = {"variant": "elu1", "measure": "memory", "length": 64}
+    assert implausible(Record(metric="memory", subject=subject, **about)) == ""
+    assert implausible(Record(metric="state", subject=subject, **about)) == "state = 0 B"
 
 
 def test_the_kept_records_of_this_project_hold_no_value_that_cannot_be():
