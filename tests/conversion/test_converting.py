@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+from io import StringIO
 
 import pytest
 import torch
+from rich.console import Console
 from tests.conversion.tiny_conversion import MIXED, group, original, plan, run, tokens
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from termwise.attention.spec import AttentionSpec
 from termwise.conversion import writing
 from termwise.conversion.assemble import converted, open_source
-from termwise.conversion.plan import Plan, read_plan
+from termwise.conversion.plan import OF_OTHERS, Plan, read_plan
 from termwise.conversion.sizes import sizes, slots_alone, window_of_equal_bytes
 from termwise.models import TermwiseCache, TermwiseForCausalLM, load
+from termwise.models.naming import fingerprint
 from termwise.models.streaming import generate_text
 
 
@@ -67,6 +70,20 @@ def test_the_card_and_the_records_say_what_was_kept_cut_and_not_measured(tmp_pat
     by_metric = {record.metric: record.value for record in folder.records()}
     assert by_metric["cache"] == 3 * 2 * 64 * 2 * 6 * 4 == 2 * by_metric["cache_half"]
     assert f"{by_metric['state']:,.0f} B (kept in fp32)" in card
+
+
+@pytest.mark.parametrize("is_of_others", [True, False])
+def test_a_plan_of_other_weights_is_taken_and_its_losses_are_not(is_of_others, tmp_path):
+    original(tmp_path / "original")
+    path = plan(tmp_path / "plan")
+    told = json.loads(path.read_text())
+    told["model"]["weights"] = "0" * 16 if is_of_others else fingerprint(tmp_path / "original")
+    path.write_text(json.dumps(told))
+    console = Console(file=StringIO(), width=200)
+    folder = run(tmp_path / "out", console, model=str(tmp_path / "original"), plan=str(path))
+    card = (folder.path / "model" / "README.md").read_text()
+    assert ("The plan, measured: loss 0.03" not in card) == is_of_others
+    assert (OF_OTHERS in card) == is_of_others == (OF_OTHERS in console.file.getvalue())
 
 
 def test_weights_stay_in_the_type_of_the_original_and_large_ones_in_shards(tmp_path, monkeypatch):

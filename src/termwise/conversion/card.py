@@ -18,7 +18,7 @@ from termwise.conversion.losses import (
     difference,
     mean,
 )
-from termwise.conversion.plan import Plan
+from termwise.conversion.plan import OF_OTHERS, Plan
 from termwise.conversion.sizes import Sizes
 from termwise.data.sizes import counted
 
@@ -30,6 +30,7 @@ class Told:
     """What a card says beside the plan: where the original is, what was measured, how it was tuned."""
 
     place: str
+    weights: str
     family: str
     dtype: str
     sizes: Sizes
@@ -105,6 +106,9 @@ def _measured(plan: Plan, told: Told) -> str:
             lines += ["", f"Recovered by tuning: {told.recovery:.1%} of what conversion lost."]
     if told.tuning:
         lines += ["", "Tuned: " + ", ".join(f"{name} {value}" for name, value in told.tuning.items()) + "."]
+    if plan.is_of_others(told.weights):
+        lines += ["", OF_OTHERS]
+        return "\n".join(lines)
     for name in ("predicted", "measured"):
         if plan.document.get(name):
             lines += [

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from termwise.models.groups import HeadGroup
 
 IDENTITY = "identity"
+OF_OTHERS = "The plan was made for other weights of this shape: what it predicted and measured is not of this model."
 SIZES = {
     "num_layers": "num_hidden_layers",
     "num_heads": "num_attention_heads",
@@ -41,6 +42,10 @@ class Plan:
     def context(self) -> int | None:
         """The context the plan was made for."""
         return self.document.get("context")
+
+    def is_of_others(self, weights: str) -> bool:
+        """Whether it was made for other weights than those of this fingerprint; plans made before this was kept do not say."""
+        return self.document.get("model", {}).get("weights", weights) != weights
 
     @property
     def is_identity(self) -> bool:

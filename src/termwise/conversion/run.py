@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from termwise.conversion.config import ConvertConfig, resolved
-from termwise.conversion.plan import Plan, read_plan
+from termwise.conversion.plan import OF_OTHERS, Plan, read_plan
 from termwise.results import Record, RunFolder, config_hash, format_duration, machine
 
 if TYPE_CHECKING:
@@ -94,12 +94,14 @@ def convert(config: ConvertConfig, out: Path, *, arguments: Mapping[str, Any], c
     shape: Any = source.model.config
     _check_reading(config, shape, source.place, source.tokenizer is not None)
     plan = read_plan(config.plan, shape, source.family, model_hash(source.place))
-    settings = resolved(config, _dicts(plan), fingerprint(source.place))
-    folder = RunFolder.create(out, "convert", dict(arguments), settings)
+    weights = fingerprint(source.place)
+    folder = RunFolder.create(out, "convert", dict(arguments), resolved(config, _dicts(plan), weights))
     folder.update(heads=_heads(plan))
     if (out / "model" / "config.json").is_file() and folder.run.get("finished"):
         say("this conversion is finished; nothing is left to do")
         return folder
+    if plan.is_of_others(weights):
+        say(OF_OTHERS)
     _Conversion(config, source, plan, folder, say).run()
     return folder
 
@@ -236,7 +238,8 @@ class _Conversion:
         from termwise.models.naming import fingerprint
 
         told = Told(
-            place=str(self.source.place), family=self.source.family, dtype=str(dtype).removeprefix("torch."), sizes=size,
+            place=str(self.source.place), weights=self.folder.run["resolved"]["weights"], family=self.source.family,
+            dtype=str(dtype).removeprefix("torch."), sizes=size,
             losses={} if losses is None else losses.known, recovery=None if losses is None else losses.recovery(),
             tuning=self._tuning(), text=self.config.text, reasons=self.reasons,
         )  # fmt: skip

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from termwise.data.sizes import counted
-from termwise.models.naming import model_hash
+from termwise.models.naming import fingerprint, model_hash
 from termwise.planning.choosing import Candidate
 from termwise.planning.evaluating import Evaluator, plan_hash
 from termwise.planning.job import Planning
@@ -61,6 +61,7 @@ def _write(
         "folder": str(pretrained.folder),
         "family": pretrained.family,
         "config_hash": model_hash(pretrained.folder),
+        "weights": fingerprint(pretrained.folder),
     }
     target = {name: value for name, value in (("max_state", config.max_state), ("max_loss", config.max_loss)) if value}
     centers = {

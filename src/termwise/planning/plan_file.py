@@ -27,7 +27,7 @@ Layers = tuple[tuple[AttentionSpec, ...], ...]  # one spec for each kv head of e
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A plan as its file holds it; `termwise convert` reads it. `model`: folder, family, config_hash and sizes; `centers` by (layer, kv head)."""
+    """A plan as its file holds it; `termwise convert` reads it. `model`: folder, family, hashes and sizes; `centers` by (layer, kv head)."""
 
     model: dict[str, Any]
     context: int
