@@ -11,9 +11,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from termwise import cli
 from termwise.attention.state import AttentionState
-from termwise.evaluation import agreement
+from termwise.evaluation import agreement, verification
 from termwise.evaluation.exam import Sizes, specs_of
 from termwise.evaluation.judging import allowed, judged
+from termwise.evaluation.subject import open_subject
 from termwise.evaluation.tracing import Errors
 from termwise.evaluation.verify_config import VerifyConfig, default_folder, resolved
 from termwise.models import build
@@ -162,6 +163,41 @@ def test_an_interrupted_verification_goes_on(llama, text, tmp_path, monkeypatch,
     assert verify_view(read(out)).is_finished
 
 
+def test_a_budget_is_spent_on_what_tells_most_and_the_next_call_goes_on(llama, text, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "out"
+    arguments = ("verify", llama, "--text", text, "--quick", "--soak", "512", "--dtype", "float32", "--out", out)
+    monkeypatch.setattr(verification, "_probe", lambda model, text: (1e-3, 1e-3))
+    made = []
+
+    def recorded(check, exam, original=agreement.run_check):
+        made.append((exam.stage, check.name))
+        return original(check, exam)
+
+    monkeypatch.setattr(agreement, "run_check", recorded)
+    config = VerifyConfig(str(llama), (str(text),), soak=512, quick=True, dtype="float32")
+    opened = open_subject(config, tmp_path / "data", needed=0)
+    steps = list(verification.plan(config, opened))
+    first = [step for step in steps if agreement.rank(step.stage, step.name) == 0]
+    assert {step.stage for step in first} == {"original", "float64"}
+    enough = sum(step.seconds for step in first) + 1e-6
+    assert inside(*arguments, "--budget", f"{enough:.6f}s") == 0
+    said = capsys.readouterr()
+    assert made == [(step.stage, step.name) for step in first if step.check is not None]
+    assert {name for _, name in made} <= agreement.FIRST
+    assert "the budget is spent" in said.err and "None failed so far" in said.out
+    assert not verify_view(read(out)).is_finished
+    assert inside(*arguments, "--budget", "1h") == 0
+    assert len(made) == len(set(made)) == sum(step.check is not None for step in steps)
+    assert verify_view(read(out)).is_finished
+    assert "All forms agree" in capsys.readouterr().out
+
+
+def test_a_budget_too_small_for_any_check_makes_one():
+    steps = [verification.Step("even", "definition", None, 9.0), verification.Step("float64", "full", None, 5.0)]
+    assert verification.within(1.0, steps) == steps[1:]
+    assert verification.within(20.0, steps) == steps
+
+
 def test_a_failed_check_says_where_and_exits_with_1(llama, text, tmp_path, monkeypatch, capsys):
     def rollback(self, count, original=AttentionState.rollback):
         return original(self, count - 1) if count > 1 else original(self, count)
@@ -185,6 +221,7 @@ def test_a_failed_check_says_where_and_exits_with_1(llama, text, tmp_path, monke
         (("nowhere/model",), "no such folder"),
         (("softmax", "--soak", "12"), "--soak 12"),
         (("softmax", "--soak", "1k,2k"), "one length"),
+        (("softmax", "--budget", "soon"), "allowed are numbers with s, m, h or d"),
         (("softmax", "--dtype", "fp8"), "allowed are all, float32, bfloat16"),
         (("softmax", "--text", "nowhere.txt"), "no such file"),
     ],

@@ -35,6 +35,13 @@ def verify(
     quick: Annotated[
         bool, typer.Option("--quick", help="Fewer prefill splits, no even stage, a soak of 1,024 tokens.")
     ] = False,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            help="Make the checks that tell most within about this time, e.g. 30m; the same command goes on. [default: all]",
+            show_default=False,
+        ),
+    ] = None,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or all; float64 is always looked at first.")] = "all",
     column: Column = None,
     errors: Errors = "strict",
@@ -54,13 +61,15 @@ def verify(
     from termwise.bench.config import parse_lengths
     from termwise.evaluation import verification
     from termwise.evaluation.verify_config import VerifyConfig, default_folder, resolved
+    from termwise.results import parse_duration
     from termwise.study.budget import format_duration
     from termwise.study.opening import check_reservable, reserved
 
     lengths = parse_lengths(soak, option="--soak")
     if len(lengths) != 1:
         raise ValueError(f"--soak {soak!r}: allowed is one length, e.g. 8k")
-    config = VerifyConfig(model, tuple(text or ()), column, errors, lengths[0], quick, dtype, device, seed)
+    seconds = None if budget is None else parse_duration(budget)
+    config = VerifyConfig(model, tuple(text or ()), column, errors, lengths[0], quick, dtype, device, seed, seconds)
     settings = resolved(config)
     folder = out or default_folder(settings)
     if dry_run:

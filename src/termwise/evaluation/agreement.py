@@ -94,6 +94,28 @@ def planned(stages: Sequence[str], *, is_quick: bool) -> Iterator[tuple[str, Che
                 yield stage, check
 
 
+# What the others rest on, or what tells most of a model in little time.
+FIRST = frozenset({
+    "definition", "sensitivity", "parallel", "full", "chunked", "token_by_token", "beyond_256", "prefill_64", "padded_left",
+    "packed_apart", "reordered", "rolled_back", "causal", "greedy",
+})  # fmt: skip
+SOAK = "soak"
+RANKS = {
+    ("original", True): 0, ("float64", True): 0, ("float32", True): 1, ("bfloat16", True): 3, ("float64", False): 4,
+    ("float32", False): 4,
+}  # fmt: skip
+SOAK_RANKS = {"float32": 2, "bfloat16": 5}
+
+
+def rank(stage: str, name: str) -> int:
+    """Which checks a budget is spent on first: the smallest.
+
+    >>> rank("float64", "definition"), rank("float32", "soak"), rank("even", "definition")
+    (0, 2, 6)
+    """
+    return SOAK_RANKS[stage] if name == SOAK else RANKS.get((stage, name in FIRST or stage == name), 6)
+
+
 def run_check(check: Check, exam: Exam) -> Outcome:
     """What a check found. An exception is a failure; what the model says is not supported, by name, is left out."""
     if check.needs_cache and exam.model.model.no_state is not None:

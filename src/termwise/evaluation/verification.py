@@ -49,6 +49,7 @@ def describe(config: VerifyConfig, out: Path, settings: Mapping[str, Any]) -> di
         "model": opened.described["model"], "checks": sum(step.check is not None for step in steps),
         "stages": list(config.stages), "soak": config.soak, "text": list(config.text) or "the standard library's source",
         "sequences": opened.sizes.num_tokens, "out": str(out), "seconds": sum(step.seconds for step in steps),
+        **({} if config.budget is None else {"within_budget": len(within(config.budget, steps))}),
     }  # fmt: skip
 
 
@@ -88,13 +89,41 @@ def _verify(config: VerifyConfig, folder: RunFolder, opened: Opened, say: Say, i
         say(f"{len(steps) - len(left)} of {counted(len(steps), 'step')} were made before the interruption")
     seconds = sum(step.seconds for step in left)
     say(f"{counted(len(left), 'check')}, about {in_words(seconds)}")
+    beyond = 0
+    if config.budget is not None:
+        taken = within(config.budget, left)
+        beyond, left, seconds = len(left) - len(taken), taken, sum(step.seconds for step in taken)
+        say(f"the budget is {in_words(config.budget)}: {len(left)} of them, about {in_words(seconds)}")
     progress = Progress(seconds, say, in_words)
     import transformers
 
     transformers.logging.set_verbosity_error()
     for stage in dict.fromkeys(step.stage for step in left):
         _run_stage([step for step in left if step.stage == stage], config, folder, opened, progress)
+    if beyond:
+        say(f"the budget is spent; {counted(beyond, 'check')} not made yet (the same command goes on with them)")
+        return
     folder.update(finished=now())
+
+
+def within(budget: float, steps: Sequence[Step]) -> list[Step]:
+    """Those that a budget in seconds is spent on, in their own order; one at least.
+
+    Rank after rank; within one as they follow each other, up to the first that does not fit: a later one may rest on it.
+    """
+    from termwise.evaluation.agreement import rank
+
+    ranks: dict[int, list[Step]] = {}
+    for step in steps:
+        ranks.setdefault(rank(step.stage, step.name), []).append(step)
+    taken: list[Step] = []
+    for number in sorted(ranks):
+        for step in ranks[number]:
+            if taken and step.seconds > budget:
+                break
+            taken.append(step)
+            budget -= step.seconds
+    return [step for step in steps if step in taken]
 
 
 def _is_done(step: Step, done: set[tuple[str, str]]) -> bool:

@@ -19,7 +19,10 @@ QUICK_STAGES = ("float64", "float32", "bfloat16")
 
 @dataclass(frozen=True)
 class VerifyConfig:
-    """What is verified on which text. `soak`: tokens that are streamed; `dtype`: one precision beside float64, or all."""
+    """What is verified on which text.
+
+    `soak`: tokens that are streamed; `dtype`: one precision beside float64, or all; `budget`: seconds of one call, None: all of it.
+    """
 
     model: str
     text: tuple[str, ...] = ()
@@ -30,6 +33,7 @@ class VerifyConfig:
     dtype: str = "all"
     device: str = "cpu"
     seed: int = 0
+    budget: float | None = None
 
     def __post_init__(self) -> None:
         for name, allowed in (("dtype", DTYPES), ("errors", ("strict", "replace"))):
@@ -61,12 +65,16 @@ class VerifyConfig:
 
 
 def resolved(config: VerifyConfig) -> dict[str, Any]:
-    """The settings with what the model's files are now. ValueError for a model or a text that is not there."""
+    """The settings with what the model's files are now. ValueError for a model or a text that is not there.
+
+    Without the budget: a call with another one goes on with what earlier ones left.
+    """
     from termwise.data.sources import check_text
     from termwise.models.naming import find_model, fingerprint
 
     check_text(config.text or None, config.column)
     found, folder = asdict(config) | {"text": list(config.text)}, find_model(config.model).folder
+    del found["budget"]
     return found | {"weights": None if folder is None else fingerprint(folder)}
 
 
