@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from termwise.bench.config import BenchConfig
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 STRETCH = 128  # tokens of a sample of decoding
 LONG_ROUND, MOST_SECONDS = 20.0, 120.0  # a round beyond the first is repeated at most within the second
 SPEED = 3e10  # operations a second and thread
+READ = 1e10  # bytes a second
+UNPACKED = {".safetensors": 1.0, ".gguf": 8.0}  # bytes of weights in float32 over those of the file, about
 PER_CALL = 2e-4  # seconds of a step that does next to nothing
 PROCESS = 5.0  # seconds of a fresh process that imports torch
 FIXED = 2.0  # seconds of a group: tensors, comparison with the definition
@@ -20,10 +23,17 @@ FIXED = 2.0  # seconds of a group: tensors, comparison with the definition
 
 def estimated_seconds(config: BenchConfig, groups: Sequence[Group], subjects: Sequence[Subject]) -> float:
     """Seconds of the groups of rows that are left."""
-    return sum(_group(config, group) for group in groups)
+    weights = {subject.name: _weights(subject.named.folder) for subject in subjects}
+    return sum(_group(config, group, weights) for group in groups)
 
 
-def _group(config: BenchConfig, group: Group) -> float:
+def _weights(place: Path | None) -> float:
+    """Bytes of a model in float32, from the sizes of its files; those of the size "tiny" without any."""
+    files = [] if place is None else [place] if place.is_file() else list(place.iterdir())
+    return sum(path.stat().st_size * UNPACKED.get(path.suffix, 0.0) for path in files) or 3e6
+
+
+def _group(config: BenchConfig, group: Group, weights: Mapping[str, float]) -> float:
     heads, width, length = config.batch * config.heads, config.key_width + config.value_width, group.length
     speed = SPEED * config.threads
     quadratic = heads * width * length**2 / speed
@@ -38,7 +48,10 @@ def _group(config: BenchConfig, group: Group) -> float:
         return (1 + len(linear)) * PROCESS + quadratic + length * sum(linear)
     if group.measure == "training":
         return FIXED + _rounds(4 * (quadratic * (1 + 2 * len(linear)) + length * sum(linear)), config)
-    return FIXED + STRETCH * rounds * (1 + len(linear)) * 5 * PER_CALL + 1e-3 * length
+    # The baseline is a model of the same size; a token of a prompt takes half an operation a byte.
+    each = [weights[name] for name in group.names]
+    steps = sum(size / READ + 5 * PER_CALL for size in (each[0], *each))
+    return FIXED + STRETCH * rounds * steps + length * config.batch * sum(each) / 2 / speed
 
 
 def _rounds(each: float, config: BenchConfig) -> float:

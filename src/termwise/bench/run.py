@@ -48,6 +48,7 @@ class Group:
 def describe(config: BenchConfig, out: Path) -> dict[str, Any]:
     """What would be measured in `out` and about how long it takes."""
     from termwise.bench.estimate import estimated_seconds
+    from termwise.bench.rows import baseline_of
     from termwise.models.devices import usable_device
 
     usable_device(config.device)
@@ -60,7 +61,7 @@ def describe(config: BenchConfig, out: Path) -> dict[str, Any]:
         "measures": list(dict.fromkeys(group.measure for group in groups)),
         "lengths": list(config.lengths),
         "variants": {subject.name: ", ".join(subject.measures) for subject in subjects},
-        "baseline": "torch scaled_dot_product_attention with a key/value cache written in place",
+        "baseline": "; ".join(dict.fromkeys(baseline_of(group.measure) for group in groups)),
         "seconds": estimated_seconds(config, groups, subjects),
     }
 
