@@ -22,13 +22,14 @@ def main(run: Path, name: str, kinds: frozenset[str] = frozenset()) -> None:
     target = RECORDS / name
     target.mkdir(parents=True, exist_ok=True)
     described = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    is_sealed = described.pop("num_records", None) is not None
     text = json.dumps(described, indent=1, ensure_ascii=False)
     (target / "run.json").write_text(
         re.sub(r'(?<=["\'])/[^"\']*/([^/"\']+)(?=["\'])', r"\1", text) + "\n", encoding="utf-8"
     )
     lines = (run / "records.jsonl").read_bytes().splitlines(keepends=True)
     (target / "records.jsonl").write_bytes(b"".join(_chosen(lines, kinds) if kinds else lines))
-    if kinds and "num_records" in described:
+    if is_sealed:
         RunFolder.seal(target)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from io import StringIO
 
@@ -11,6 +12,7 @@ from rich.console import Console
 from tests.conversion.tiny_conversion import MIXED, group, original, plan, run, tokens
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from termwise.attention.kernels import Drop
 from termwise.attention.spec import AttentionSpec
 from termwise.conversion import writing
 from termwise.conversion.assemble import converted, open_source
@@ -127,6 +129,32 @@ def test_a_failed_save_leaves_what_was_there(tmp_path, monkeypatch):
     before = (folder.path / "model" / "model.safetensors").stat().st_mtime_ns
     run(tmp_path / "out", **asked)
     assert (folder.path / "model" / "model.safetensors").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "drop+w8s4e64",
+        "drop+w8s4h8e16",
+        "drop+w20s2h12e100",
+        "drop+w16s2",
+        "taylor:0..1@mean+w8s2h4e16",
+        "taylor:0..2@mean",
+    ],
+)
+def test_a_window_of_equal_bytes_is_within_them_and_no_longer_one_is(name, tmp_path):
+    original(tmp_path / "original")
+    source = open_source(str(tmp_path / "original"))
+    config = source.model.config
+    layers = read_plan(name, config, source.family).layers
+    allowed = sizes(config, layers, 700).state
+    (spec,) = {g.spec for layer in window_of_equal_bytes(layers, 6, 700) for g in layer}
+    own = layers[0][0].spec.local
+    assert spec.local.sinks == (own.sinks if own else 0)
+    assert spec.local.evict_every == (own.evict_every if own else None)
+    longer = AttentionSpec(Drop(), local=dataclasses.replace(spec.local, window=spec.local.window + 1))
+    of = [read_plan(one.short_name, config, source.family).layers for one in (spec, longer)]
+    assert sizes(config, of[0], 700).state <= allowed < sizes(config, of[1], 700).state
 
 
 @torch.no_grad()

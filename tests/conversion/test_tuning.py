@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import shutil
 import signal
 from pathlib import Path
@@ -202,6 +203,10 @@ def test_watching_keeps_the_best_weights_and_says_when_nothing_falls(tmp_path):
     for step, figure in enumerate((1.40, 1.41, 1.39, 1.38, 1.36, 1.33), start=1):
         falling.on_step({"step": step, "evaluation": {"held_out": figure}})
         assert not falling.is_enough(), step
+    lost = Watch(tmp_path / "lost", 1.0, lambda _: math.inf)
+    assert lost.evaluate(model) == {"held_out": None}
+    lost.on_step({"step": 1, "evaluation": {"held_out": None}})
+    assert lost.best == 1.0 and not lost.restore(model)
     worse = Watch(tmp_path / "worse", 0.1, lambda _: 0.2)
     assert not worse.restore(model)
 

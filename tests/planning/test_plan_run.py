@@ -170,9 +170,9 @@ def test_anchors_say_how_far_proxies_can_be_trusted(finished):
 
 def test_the_same_command_measures_nothing_twice(places, finished):
     out, _ = finished
-    before, plan = len(of(out, "held_out_nats")), (out / "plan.json").read_text()
+    before, plan = len(RunFolder.open(out).records()), (out / "plan.json").read_text()
     said = planned(config(*places), out)
-    assert len(of(out, "held_out_nats")) == before
+    assert len(RunFolder.open(out).records()) == before
     assert "nats (" not in said and "nats exact" not in said
     assert len(of(out, "longer_rise")) == 1
     assert (out / "plan.json").read_text() == plan
@@ -262,6 +262,20 @@ def test_an_inspection_of_other_heads_is_refused(places, tmp_path):
     common = {"run_id": "inspect-1", "kind": "importance", "metric": "rise", "unit": "nats/token", "value": 0.1}
     inspection.append(Record(subject={"layer": 3, "kv_head": 0}, **common))
     with pytest.raises(ValueError, match="has figures of layer 3 kv head 0; model has 3 layers of 2"):
+        planned(config(tmp_path / "inspection", places[1]), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_inspection_of_other_weights_is_refused(places, tmp_path):
+    resolved = {
+        "model": str(places[0]),
+        "text": [str(places[1])],
+        "column": None,
+        "errors": "strict",
+        "weights": "0" * 16,
+    }
+    RunFolder.create(tmp_path / "inspection", "inspect", {}, resolved)
+    with pytest.raises(ValueError, match=r"is of other weights of .* inspect this model again"):
         planned(config(tmp_path / "inspection", places[1]), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

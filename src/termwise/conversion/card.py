@@ -101,7 +101,7 @@ def _measured(plan: Plan, told: Told) -> str:
     if not told.losses:
         lines = ["No text was given to the conversion, so it measured no loss."]
     else:
-        lines = [f"Held-out loss on {', '.join(told.text)}, never trained on:", "", *_table(told)]
+        lines = [f"Held-out loss on {', '.join(told.text)}, on what no tuning here saw:", "", *_table(told)]
         if told.recovery is not None:
             lines += ["", f"Recovered by tuning: {told.recovery:.1%} of what conversion lost."]
     if told.tuning:

@@ -169,18 +169,12 @@ class _Conversion:
         from termwise.conversion.losses import SLOTS, WINDOW
         from termwise.conversion.sizes import slots_alone, window_of_equal_bytes
 
-        head_dim = self.shape.head_dim
-        window = window_of_equal_bytes(self.plan.layers, head_dim, context)
-        why = f"the states' bytes hold every key of {context} tokens, so no window is shorter than the context"
+        window, why = None, "every head is exact"
+        if not self.plan.is_identity:
+            window = window_of_equal_bytes(self.plan.layers, self.shape.head_dim, context)
+            why = f"the states' bytes hold every key of {context} tokens, so no window is shorter than the context"
         slots = slots_alone(self.plan.layers)
-        for name, layers, reason in (
-            (
-                WINDOW,
-                None if self.plan.is_identity else window,
-                "every head is exact" if self.plan.is_identity else why,
-            ),
-            (SLOTS, slots, "no head sums its far keys beside slots"),
-        ):
+        for name, layers, reason in ((WINDOW, window, why), (SLOTS, slots, "no head sums its far keys beside slots")):
             if layers is None:
                 self.reasons[name] = reason
                 losses.leave_out(name, reason)

@@ -35,7 +35,8 @@ def sizes(config: TermwiseConfig, layers: Layers, context: int) -> Sizes:
 def window_of_equal_bytes(layers: Layers, head_dim: int, context: int) -> list[list[HeadGroup]] | None:
     """The same heads with far keys dropped and a window as long as the bytes of their states allow; exact heads stay.
 
-    None where a head's state takes as much as all keys of the context: no window is shorter then.
+    Keys leave as often as they do from the head's own slots, so that a window of one key always fits. None where a head's state takes
+    as much as all keys of the context: no window is shorter then.
     """
     found = []
     for layer in layers:
@@ -66,19 +67,22 @@ def _has_both(group: HeadGroup) -> bool:
 
 
 def _state(group: HeadGroup, head_dim: int, context: int) -> int:
-    """Exact buffers are fullest just before their keys are folded, once in FOLD tokens."""
-    lengths = range(max(1, context - FOLD + 1), context + 1)
+    """Exact buffers are fullest just before their keys leave, once in FOLD tokens or as often as the slots say."""
+    local = group.spec.local
+    every = max(FOLD, local.evict_every or 1) if local else FOLD
+    lengths = range(max(1, context - every + 1), context + 1)
     return max(cost(group.spec, head_dim, head_dim, n, kv_heads=len(group.kv_heads)).state_bytes for n in lengths)
 
 
 def _window(group: HeadGroup, head_dim: int, context: int) -> AttentionSpec | None:
     """The longest window of at most the group's bytes, with its sinks; None where that is the context."""
-    allowed, sinks = _state(group, head_dim, context), group.spec.local.sinks if group.spec.local else 0
-    low, high = 1, context
+    allowed, own = _state(group, head_dim, context), group.spec.local
+    sinks, every = (own.sinks, own.evict_every) if own else (0, None)
 
     def spec(window: int) -> AttentionSpec:
-        return AttentionSpec(Drop(), local=Local(window, sinks))
+        return AttentionSpec(Drop(), local=Local(window, sinks, evict_every=every))
 
+    low, high = 1, context
     while low < high:
         middle = (low + high + 1) // 2
         fits = _state(HeadGroup(group.kv_heads, spec(middle)), head_dim, context) <= allowed

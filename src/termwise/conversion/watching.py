@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -39,12 +40,12 @@ class Watch:
         figure = self.measure(model)
         if figure <= self.best:
             self._keep(model)
-        return {"held_out": figure}
+        return {"held_out": figure if math.isfinite(figure) else None}
 
     def on_step(self, line: dict[str, Any]) -> None:
         """For the training loop: remembers the figures of its log."""
         if "evaluation" in line:
-            self.by_step[line["step"]] = line["evaluation"]["held_out"]
+            self.by_step[line["step"]] = _figure(line)
 
     def is_enough(self) -> bool:
         """Whether the last PATIENCE figures are all above the lowest before them, and the latest is not the least of them.
@@ -84,5 +85,11 @@ def _logged(path: Path) -> list[tuple[int, float]]:
         except ValueError:
             continue
         if "evaluation" in fields:
-            found.append((int(fields["step"]), float(fields["evaluation"]["held_out"])))
+            found.append((int(fields["step"]), _figure(fields)))
     return found
+
+
+def _figure(line: dict[str, Any]) -> float:
+    """What was measured; what was not finite stands as a gap in the log, and is worse than anything."""
+    found = line["evaluation"]["held_out"]
+    return math.inf if found is None else float(found)

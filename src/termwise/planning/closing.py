@@ -21,9 +21,9 @@ def finish(
     """True losses of the front on the reporting texts, within the budget; records, and the plan's files."""
     recorder = Recorder(one.folder, one.config)
     texts = _report(one, evaluator, plans)
-    one.folder.append(*recorder.heads(chosen, one.opened.pretrained.head_dim))
-    one.folder.append(*recorder.sizes(chosen, evaluator))
-    one.folder.append(*recorder.front(plans, chosen, evaluator, texts))
+    one.folder.append_new(*recorder.heads(chosen, one.opened.pretrained.head_dim))
+    one.folder.append_new(*recorder.sizes(chosen, evaluator))
+    one.folder.append_new(*recorder.front(plans, chosen, evaluator, texts))
     known = {r.subject["plan"] for r in one.folder.records() if r.metric == "longer_rise"}
     if one.opened.longer is not None and plan_hash(chosen.layers) not in known:
         one.folder.append(*recorder.longer(chosen, evaluator, one.opened.longer))

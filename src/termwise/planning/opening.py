@@ -53,7 +53,17 @@ def inspected(config: PlanConfig) -> PlanConfig:
 
 
 def inspected_rises(path: Path, pretrained: Pretrained) -> dict[tuple[int, int], float]:
-    """True rises of single kv heads by (layer, kv head), as an inspection measured them. ValueError for heads the model has not."""
+    """True rises of single kv heads by (layer, kv head), as an inspection measured them.
+
+    ValueError for heads the model has not, and for an inspection of other weights; one made before they were kept does not say.
+    """
+    from termwise.models.naming import fingerprint
+
+    then, now = RunFolder.open(path).run["resolved"].get("weights"), fingerprint(pretrained.folder)
+    if then not in (None, now):
+        raise ValueError(
+            f"{path} is of other weights of {pretrained.folder} (were {then}, now {now}): inspect this model again"
+        )
     rises = {
         (record.subject["layer"], record.subject["kv_head"]): record.value
         for record in RunFolder.open(path).records()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 from termwise.report.read import Reading
 from termwise.report.words import Words
+from termwise.results import num_records
 
 CHECK = "check"
 # Commands that mark their end in run.json and whose figures do not tell that it was not reached.
@@ -46,11 +46,11 @@ def flaws(reading: Reading) -> tuple[Flaw, ...]:
 def missing_records(reading: Reading) -> dict[str, tuple[int, int]]:
     """kind -> how many records are gone since the run ended, of how many."""
     stated = reading.run.get("num_records")
-    counts = Counter(record.kind for record in reading.records)
+    found = num_records(reading.records)
     return {
-        kind: (number - counts[kind], number)
+        kind: (number - found.get(kind, 0), number)
         for kind, number in (stated if isinstance(stated, dict) else {}).items()
-        if isinstance(number, int) and counts[kind] < number
+        if isinstance(number, int) and found.get(kind, 0) < number
     }
 
 

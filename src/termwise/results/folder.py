@@ -8,7 +8,7 @@ import logging
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,10 +103,13 @@ class RunFolder:
     def seal(cls, path: str | Path) -> None:
         """State in run.json how many records of each kind a command ended with, so that a reader can tell when some are gone.
 
-        The caller holds the lock. A run that goes on afterwards has more until it is sealed again.
+        The caller holds the lock. A run that goes on afterwards has more until it is sealed again; a number never falls.
         """
         folder = cls(Path(path), _read_run(Path(path)), is_writable=True)
-        folder.update(num_records=dict(sorted(Counter(record.kind for record in folder.records()).items())))
+        now, before = num_records(folder.records()), folder.run.get("num_records", {})
+        folder.update(
+            num_records={kind: max(now.get(kind, 0), before.get(kind, 0)) for kind in sorted({*now, *before})}
+        )
 
     def lock(self) -> FolderLock:
         """The lock of this folder, for the length of a `with`."""
@@ -130,6 +133,11 @@ class RunFolder:
             file.write(b"".join(record.to_json().encode() + b"\n" for record in records))
             file.flush()
             os.fsync(file.fileno())
+
+    def append_new(self, *records: Record) -> None:
+        """Add those that do not stand there yet with the same figures: what a command works out again each time it ends."""
+        known = {_figures(record) for record in self.records()}
+        self.append(*(record for record in records if _figures(record) not in known))
 
     def records(self) -> list[Record]:
         """All records, in order. A last line torn by a crash is left out, aloud; any other damage is a ValueError."""
@@ -204,3 +212,16 @@ def _drop_torn_line(path: Path) -> None:
     if end < len(content):
         _log.warning("%s: the last line was incomplete and is removed: %.60r", path, content[end:])
         os.truncate(path, end)
+
+
+def num_records(records: Iterable[Record]) -> dict[str, int]:
+    """kind -> how many things are recorded; what a later record says again counts once."""
+    return dict(Counter(kind for kind, *_ in {_about(record) for record in records}))
+
+
+def _about(record: Record) -> tuple[str | None, ...]:
+    return record.kind, record.metric, canonical_json(record.subject), record.baseline, record.form
+
+
+def _figures(record: Record) -> tuple[Any, ...]:
+    return *_about(record), record.status, record.value, record.low, record.high, record.n

@@ -215,6 +215,29 @@ def test_a_plan_that_takes_nothing_is_not_believed(tmp_path):
     assert first([folder]).decision.reason == "implausible"
 
 
+def test_a_command_that_ends_again_never_states_fewer_records(folders):
+    path = folders[0] / "records.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[2:]))
+    before = json.loads((folders[0] / "run.json").read_text())["num_records"]
+    RunFolder.seal(folders[0])
+    assert json.loads((folders[0] / "run.json").read_text())["num_records"] == before
+    assert gather(folders, LIMITS).verdicts[0].decision.reason == "incomplete"
+    path.write_bytes(b"".join(lines))
+    assert gather(folders, LIMITS).verdicts[0].decision.reason != "incomplete"
+
+
+def test_what_is_said_again_counts_once(folders):
+    path = folders[0] / "records.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines, *lines]))
+    before = json.loads((folders[0] / "run.json").read_text())["num_records"]
+    RunFolder.seal(folders[0])
+    assert json.loads((folders[0] / "run.json").read_text())["num_records"] == before
+    path.write_bytes(b"".join([*lines[1:], *lines[1:]]))
+    assert gather(folders, LIMITS).verdicts[0].decision.reason == "incomplete"
+
+
 def test_a_prefill_may_need_no_more_than_its_inputs_outputs_and_state():
     about = {"run_id": "r", "kind": "memory", "unit": "B", "value": 0.0}
     subject = {"variant": "elu1", "measure": "memory", "length": 64}
