@@ -133,7 +133,7 @@ def test_a_report_that_cannot_be_written_leaves_the_old_one(capsys, study, tmp_p
 
     assert termwise(capsys, study, "--out", tmp_path / "report")[0] == 0
     before = content(tmp_path / "report")
-    monkeypatch.setattr(writing, "as_csv", lambda case: 1 / 0)
+    monkeypatch.setattr(writing, "as_csv", lambda case, say: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         main(["report", str(study), "--lang", "ja", "--out", str(tmp_path / "report")])
     assert content(tmp_path / "report") == before

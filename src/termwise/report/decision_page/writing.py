@@ -59,10 +59,10 @@ def write(
     folder = out or Path("termwise-runs") / f"report-{_hash(runs, limits)}"
     check_out(folder)
     first, behind = manager(case, say), engineer(case, say)
-    whole = json.dumps(as_json(case), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    whole = json.dumps(as_json(case, say), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     files = {
         "index.html": as_html(first, behind, say), "report.md": as_markdown(first, behind, say),
-        "report.csv": as_csv(case), "report.json": whole,
+        "report.csv": as_csv(case, say), "report.json": whole,
     }  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
