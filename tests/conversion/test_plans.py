@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import save_file
 from tests.conversion.tiny_conversion import MIXED, SIZES, WIDTH, group, original, plan
 
+from termwise.attention.catalogue import catalogue
 from termwise.conversion.assemble import converted, open_source
 from termwise.conversion.plan import read_plan
 
@@ -68,6 +69,20 @@ def test_a_plan_that_does_not_fit_is_refused_by_name(source, changes, says, tmp_
 def test_a_name_that_cannot_be_is_refused(source, given, says):
     with pytest.raises(ValueError, match=says):
         read(given, source)
+
+
+@pytest.mark.parametrize("given", ["r/plan", "plan.json", "~/plans/r"])
+def test_a_path_where_nothing_is_is_named_as_one(source, given, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    wanted = (
+        rf"no file or folder '{given}'; give the plan\.json of termwise plan or its folder, one spec .*, or identity"
+    )
+    with pytest.raises(ValueError, match=wanted):
+        read(given, source)
+
+
+def test_the_slash_of_a_scale_makes_no_path_of_a_name(source):
+    assert read("relu/sqrtd", source).layers[0][0].spec == catalogue["relu/sqrtd"]
 
 
 def test_files_that_are_no_plan_are_told(source, tmp_path):

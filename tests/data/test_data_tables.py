@@ -68,7 +68,9 @@ def test_another_column(tmp_path, suffix):
     assert rows(path) == TEXTS
     path = write_table(tmp_path / f"b{suffix}", TEXTS, column="body", title="a title")
     assert rows(path, column="body") == TEXTS
-    with pytest.raises(ValueError, match=r"which column of .* string columns 'title', 'body'; name one"):
+    with pytest.raises(
+        ValueError, match=r"which column of .* There are string columns 'title', 'body'; name one with --column"
+    ):
         rows(path)
     with pytest.raises(
         ValueError, match=r"no column 'bodi' in .*; there are 'id', 'title', 'body'; did you mean 'body'\?"
@@ -175,8 +177,8 @@ def test_a_csv_field_may_be_long(tmp_path):
 
 def test_choose_column():
     assert choose_column(None, ["a", "text"], ["a", "text"], "f") == "text"
-    with pytest.raises(ValueError, match="no string column among 'a'"):
-        choose_column(None, ["a"], [], "f")
+    with pytest.raises(ValueError, match=r"There is no string column among 'a', 'b'; name one with --column"):
+        choose_column(None, ["a", "b"], [], "f")
 
 
 def test_a_missing_hub_extra_names_its_install_command(monkeypatch):

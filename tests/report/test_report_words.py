@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import re
 import subprocess
 import sys
 
@@ -18,11 +19,20 @@ from termwise.report.placing import beside, spread
 from termwise.report.read import read
 from termwise.report.verdict import summary
 from termwise.report.view import view
-from termwise.report.words import words
+from termwise.report.words import messages, words
 
 SAY = words("en")
 SPACE = "\N{NO-BREAK SPACE}"
 MINUS = "\N{MINUS SIGN}"
+
+
+@pytest.mark.parametrize("key", [m.context for m in messages() if " {interval}" in str(m.id)])
+@pytest.mark.parametrize("lang", ["en", "ja"])
+def test_a_figure_without_an_interval_leaves_no_space_behind(lang, key):
+    say = words(lang)
+    fields = dict.fromkeys(("change", "share", "rise", "target", "value", "baseline", "answer", "difference"), "1")
+    assert not re.search(r" [.,:;)）。、：]|  ", say(key, interval="", **fields))
+    assert "[0, 2]" in say(key, interval="[0, 2]", **fields)
 
 
 def told(planted: Planted):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,8 +57,16 @@ class Plan:
 
 
 def plan_file(given: str) -> Path | None:
-    """The plan.json that an argument means: itself, or that of a run folder. None for a name or the file of a spec."""
+    """The plan.json that an argument means: itself, or that of a run folder. None for a name or the file of a spec.
+
+    ValueError for what can only be a path, and where nothing is.
+    """
     path = Path(given).expanduser()
+    if not path.exists() and _is_path(given):
+        raise ValueError(
+            f"no file or folder {given!r}; give the plan.json of termwise plan or its folder, one spec for every head "
+            f"(a name or a file), or {IDENTITY}"
+        )
     if path.is_dir():
         if not (path / "plan.json").is_file():
             raise ValueError(f"{path} holds no plan.json; give the folder of termwise plan, a spec or {IDENTITY}")
@@ -65,6 +74,12 @@ def plan_file(given: str) -> Path | None:
     if path.suffix != ".json" or not path.is_file():
         return None
     return path if "layers" in _json(path) else None
+
+
+def _is_path(given: str) -> bool:
+    """Whether it can be no name of a spec, in which the one slash there is belongs to a scale."""
+    name = given.replace("/sqrtd", "")
+    return "/" in name or os.sep in name or name.endswith(".json")
 
 
 def read_plan(given: str, config: TermwiseConfig, family: str, config_hash: str | None = None) -> Plan:

@@ -43,11 +43,11 @@ def choose_column(given: str | None, columns: Sequence[str], string_columns: Seq
     if len(string_columns) == 1:
         return string_columns[0]
     found = (
-        f"string columns {', '.join(map(repr, string_columns))}"
+        f"There are string columns {', '.join(map(repr, string_columns))}"
         if string_columns
-        else f"no string column among {', '.join(map(repr, columns))}"
+        else f"There is no string column among {', '.join(map(repr, columns))}"
     )
-    raise ValueError(f"which column of {where} holds the text? There are {found}; name one with column=")
+    raise ValueError(f"which column of {where} holds the text? {found}; name one with --column (in Python column=)")
 
 
 def _jsonl_rows(path: str, reading: Reading, counts: Counts) -> Iterator[str]:
@@ -68,7 +68,7 @@ def _jsonl_rows(path: str, reading: Reading, counts: Counts) -> Iterator[str]:
             if not isinstance(value, str | None):
                 raise ValueError(
                     f"column {column!r} of {where} holds a {type(value).__name__}, not text; name a column "
-                    "of strings with column="
+                    "of strings with --column (in Python column=)"
                 )
             yield _without_surrogates(value or "", where, reading.errors, counts) if "\\u" in text else value or ""
 

@@ -34,7 +34,12 @@ class Words:
         self._table = table
 
     def __call__(self, key: str, **fields: object) -> str:
-        return self._table[key].format(**fields)
+        """The message with its fields; an empty one, such as the interval of a count, takes the space before it along."""
+        message = self._table[key]
+        for name, value in fields.items():
+            if value == "":
+                message = message.replace(f" {{{name}}}", "")
+        return message.format(**fields)
 
     def plural(self, key: str, n: int, **fields: object) -> str:
         """The message for n things; one thing has a message of its own where the language needs it."""

@@ -237,13 +237,21 @@ def sentence(result: Result) -> str:
     return f"{scored}, {result['tokens_per_second']:,.0f} tokens/s in training"
 
 
-SHOWN = (
-    "held_out_nats", "held_out_bits", "paired_difference", "verdict", "accuracy", "steps_to_recall", "parameters", "state",
-    "training_tokens",
-)  # fmt: skip
+# A record of one of these, or of these kinds for one head, is a part of a figure that stands beside it.
+PLACES = ("document", "text", "position_low", "distance_low")
+KINDS_OF_HEADS = ("term", "score", "check")
 
 
 def as_json(folder: Path) -> dict[str, Any]:
-    """The records of a folder for programs: the last word on each measure, without the parts of the losses."""
+    """The records of a folder for programs: the last word on each measure, without the parts that make the bulk.
+
+    Left out are those of one document, passage or stretch of positions, and the terms, scores and checks of one head.
+    """
     latest = {_key(record): record for record in RunFolder.open(folder).records()}
-    return {"records": [json.loads(record.to_json()) for record in latest.values() if record.metric in SHOWN]}
+    return {"records": [json.loads(record.to_json()) for record in latest.values() if not _is_part(record)]}
+
+
+def _is_part(record: Record) -> bool:
+    subject = record.subject
+    is_of_head = record.kind in KINDS_OF_HEADS and ("kv_head" in subject or "head" in subject)
+    return is_of_head or any(subject.get(name) is not None for name in PLACES)

@@ -10,6 +10,7 @@ from planted_case import inspection, plan
 from planted_study import complete
 
 from termwise.cli import main
+from termwise.results import FolderLock
 
 FILES = ["index.html", "report.csv", "report.json", "report.md"]
 
@@ -128,12 +129,24 @@ def test_bad_input_is_one_line_and_writes_nothing(capsys, study, tmp_path, monke
     assert content(tmp_path) == before
 
 
+@pytest.mark.parametrize("place", ["/proc/foo", "limits.yaml/report"])
+def test_a_folder_that_cannot_be_made_is_refused_in_the_words_of_every_command(
+    capsys, study, tmp_path, monkeypatch, place
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "limits.yaml").write_text("accuracy: 0.1\n")
+    code, _, err = termwise(capsys, study, "--out", place)
+    with pytest.raises(ValueError, match="cannot be made") as refused:
+        FolderLock(Path(place)).check()
+    assert (code, err) == (2, f"termwise: {refused.value}\n")
+
+
 def test_a_report_that_cannot_be_written_leaves_the_old_one(capsys, study, tmp_path, monkeypatch):
     from termwise.report.decision_page import writing
 
     assert termwise(capsys, study, "--out", tmp_path / "report")[0] == 0
     before = content(tmp_path / "report")
-    monkeypatch.setattr(writing, "as_csv", lambda case: 1 / 0)
+    monkeypatch.setattr(writing, "as_csv", lambda case, say: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         main(["report", str(study), "--lang", "ja", "--out", str(tmp_path / "report")])
     assert content(tmp_path / "report") == before

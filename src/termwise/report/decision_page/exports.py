@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
 from termwise.report.blocks import Cell, Facts, Lines, Section, Table
@@ -17,6 +17,7 @@ from termwise.report.decision_page import conditions, wording
 from termwise.report.decision_page.cost import monthly
 from termwise.report.decision_page.engineer import Engineer
 from termwise.report.decision_page.manager import Manager
+from termwise.report.flaws import Flaw, told
 from termwise.report.words import Words
 
 SCHEMA = 1
@@ -26,16 +27,16 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def as_csv(case: Case) -> str:
-    """One row a figure; a missing one is empty; the last column says why, or what has to be known of it."""
+def as_csv(case: Case, say: Words) -> str:
+    """One row a figure; a missing one is empty; the last column says why, or what has to be known of it, as the page does."""
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(row for verdict in case.verdicts for row in _rows(verdict, case.limits))
+    writer.writerows(row for verdict in case.verdicts for row in _rows(verdict, case.limits, say))
     return text.getvalue()
 
 
-def _rows(verdict: Verdict, limits: Limits) -> Iterator[dict[str, Any]]:
+def _rows(verdict: Verdict, limits: Limits, say: Words) -> Iterator[dict[str, Any]]:
     evidence, outcomes = verdict.evidence, verdict.decision.outcomes
     bounds = {"accuracy": limits.accuracy, "memory": limits.memory, "latency": limits.latency}
     for measure in wording.MEASURES:
@@ -44,12 +45,12 @@ def _rows(verdict: Verdict, limits: Limits) -> Iterator[dict[str, Any]]:
             "candidate": evidence.candidate, "measure": measure, "unit": pair.candidate.unit or pair.today.unit,
             "today": pair.today.value, "with_candidate": pair.candidate.value, "allowed": bounds[measure],
             "change_unit": "nats/token" if measure == "accuracy" else "candidate/today",
-            "outcome": outcomes[measure].value, **_change(pair.change),
+            "outcome": outcomes[measure].value, **_change(pair.change, say),
         }  # fmt: skip
     if evidence.needs_slots:
         yield {
             "candidate": evidence.candidate, "measure": "slots", "unit": "nats/token", "change_unit": "nats/token",
-            "allowed": 0, "outcome": outcomes["slots"].value, **_change(evidence.slots),
+            "allowed": 0, "outcome": outcomes["slots"].value, **_change(evidence.slots, say),
         }  # fmt: skip
     facts = evidence.complexity
     counts = {"new_dependencies": None if facts.new_dependencies is None else len(facts.new_dependencies)}
@@ -59,29 +60,30 @@ def _rows(verdict: Verdict, limits: Limits) -> Iterator[dict[str, Any]]:
         yield {"candidate": evidence.candidate, "measure": name, "unit": units.get(name, "1"), "with_candidate": count}
 
 
-def _change(figure: Figure) -> dict[str, Any]:
+def _change(figure: Figure, say: Words) -> dict[str, Any]:
     found = {name: getattr(figure, name) for name in ("low", "high", "level", "n", "source")}
-    return found | {"change": figure.value, "note": figure.why or ("" if figure.is_there else "not measured")}
+    note = wording.why(figure, say) or ("" if figure.is_there else say("not_measured"))
+    return found | {"change": figure.value, "note": note}
 
 
-def as_json(case: Case) -> dict[str, Any]:
+def as_json(case: Case, say: Words) -> dict[str, Any]:
     """The whole decision. A missing figure has `value: null`, and `why` where the records say why."""
     return {
         "schema": SCHEMA,
         "limits": json.loads(case.limits.model_dump_json()),
         "limits_path": case.limits_path,
         "limits_fixed": conditions.limits_state(case),
-        "decision": _verdict(case.verdicts[0], case.limits),
-        "candidates": [_verdict(one, case.limits) for one in case.verdicts],
-        "components": [asdict(one) for one in case.components],
+        "decision": _verdict(case.verdicts[0], case.limits, say),
+        "candidates": [_verdict(one, case.limits, say) for one in case.verdicts],
+        "components": [_plain(one, say) for one in case.components],
         "runs": [{"path": str(one.folder.path), "run_id": one.run.get("run_id"), "command": one.run["command"],
                   "records": len(one.records), "left_out": [asdict(group) for group in one.left_out]}
                  for one in case.readings],
-        "refused": [asdict(one) for one in case.refused],
+        "refused": [asdict(one) | {"why": say.recorded(one.why)} for one in case.refused],
     }  # fmt: skip
 
 
-def _verdict(verdict: Verdict, limits: Limits) -> dict[str, Any]:
+def _verdict(verdict: Verdict, limits: Limits, say: Words) -> dict[str, Any]:
     decision, cost = verdict.decision, monthly(verdict.evidence, limits)
     return {
         "candidate": verdict.evidence.candidate,
@@ -91,9 +93,23 @@ def _verdict(verdict: Verdict, limits: Limits) -> dict[str, Any]:
         "outcomes": {name: outcome.value for name, outcome in decision.outcomes.items()},
         "conditions": list(decision.conditions),
         "missing": list(decision.missing),
-        "evidence": asdict(verdict.evidence),
+        "evidence": _plain(verdict.evidence, say),
         "cost_per_month": None if cost is None else asdict(cost) | {"change": cost.change, "currency": limits.currency},
     }
+
+
+def _plain(value: Any, say: Words) -> Any:
+    """A value of the case for programs: what a figure or a flaw says of itself in words, and the key of these beside them."""
+    if isinstance(value, Figure):
+        key = value.why if say.known(value.why, "") else ""
+        return asdict(value) | {"why": wording.why(value, say), "why_key": key}
+    if isinstance(value, Flaw):
+        return asdict(value) | {"why": told(value, say), "why_key": f"flaw.{value.why}"}
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name), say) for field in fields(value)}
+    if isinstance(value, dict):
+        return {name: _plain(held, say) for name, held in value.items()}
+    return [_plain(held, say) for held in value] if isinstance(value, tuple | list) else value
 
 
 def as_markdown(first: Manager, behind: Engineer, say: Words) -> str:

@@ -19,7 +19,7 @@ from termwise.report.decision_page.manager import Manager, manager
 from termwise.report.decision_page.paper import type_size
 from termwise.report.rendering import HERE, filled
 from termwise.report.words import Words, words
-from termwise.results import atomic_write_text, config_hash
+from termwise.results import FolderLock, atomic_write_text, config_hash
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,10 @@ def write(
     folder = out or Path("termwise-runs") / f"report-{_hash(runs, limits)}"
     check_out(folder)
     first, behind = manager(case, say), engineer(case, say)
-    whole = json.dumps(as_json(case), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    whole = json.dumps(as_json(case, say), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     files = {
         "index.html": as_html(first, behind, say), "report.md": as_markdown(first, behind, say),
-        "report.csv": as_csv(case), "report.json": whole,
+        "report.csv": as_csv(case, say), "report.json": whole,
     }  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
@@ -88,11 +88,12 @@ def script_hash(script: str) -> str:
 
 
 def check_out(folder: Path) -> None:
-    """ValueError for a place where the report would overwrite something else: a file, or the page of a run."""
+    """ValueError for a place that cannot be written, or holds something else: a file, the page of a run."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; give --out a folder, new or made by termwise report")
     if (folder / "run.json").exists():
         raise ValueError(f"{folder} is a run folder with a page of its own; give --out another folder")
+    FolderLock(folder).check()
 
 
 def _hash(folders: Sequence[Path], limits: Limits) -> str:
