@@ -216,7 +216,7 @@ def _drop_torn_line(path: Path) -> None:
 
 def num_records(records: Iterable[Record]) -> dict[str, int]:
     """kind -> how many things are recorded; what a later record says again counts once."""
-    return dict(Counter(kind for kind, *_ in {_about(record) for record in records}))
+    return dict(Counter(str(kind) for kind, *_ in {_about(record) for record in records}))
 
 
 def _about(record: Record) -> tuple[str | None, ...]:
