@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from io import StringIO
 
 import pytest
@@ -86,6 +87,20 @@ def test_a_plan_of_other_weights_is_taken_and_its_losses_are_not(is_of_others, t
     card = (folder.path / "model" / "README.md").read_text()
     assert ("The plan, measured: loss 0.03" not in card) == is_of_others
     assert (OF_OTHERS in card) == is_of_others == (OF_OTHERS in console.file.getvalue())
+
+
+def test_a_finished_model_that_was_changed_is_not_called_finished(tmp_path):
+    original(tmp_path / "original")
+    asked = {"model": str(tmp_path / "original"), "plan": "taylor:0..2@mean+w8s2"}
+    folder = run(tmp_path / "out", **asked)
+    place = folder.path / "model" / "model.safetensors"
+    whole = place.read_bytes()
+    place.write_bytes(whole[:100])
+    with pytest.raises(ValueError, match="is not what this conversion wrote; delete it"):
+        run(tmp_path / "out", **asked)
+    shutil.rmtree(folder.path / "model")
+    run(tmp_path / "out", **asked)
+    assert place.read_bytes() == whole
 
 
 def test_weights_stay_in_the_type_of_the_original_and_large_ones_in_shards(tmp_path, monkeypatch):

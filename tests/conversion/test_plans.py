@@ -50,6 +50,8 @@ MODEL = {"folder": "tiny", "family": "llama", "head_dim": WIDTH, **SIZES}
         ),
         ({"layers": [[group([0, 1], "taylor:0..2+ga+decay")], *MIXED[1:]]}, "needs output gate, decay, which"),
         ({"context": 0}, "context=0; allowed are whole numbers from 1"),
+        ({"context": 10**9}, "context=1000000000; the model was made for"),
+        ({"measured": {"loss_rise": float("nan")}}, "NaN is no number"),
     ],
 )
 def test_a_plan_that_does_not_fit_is_refused_by_name(source, changes, says, tmp_path):

@@ -57,6 +57,17 @@ def test_a_folder_scores_what_its_study_measured(model, tmp_path):
     assert records[name, "accuracy"].method == "in-context pairs of its own tokens, untrained"
 
 
+def test_other_weights_of_a_name_are_not_scored_into_the_same_folder(model, tmp_path):
+    copied = shutil.copytree(model, tmp_path / "model")
+    asked = EvaluateConfig(models=(str(copied),), tasks=("recall",), max_tokens=1500)
+    evaluate(asked, tmp_path / "out")
+    before = (tmp_path / "out" / "records.jsonl").read_bytes()
+    (copied / "generation_config.json").write_text("{}")
+    with pytest.raises(ValueError, match="was made with other weights of"):
+        evaluate(asked, tmp_path / "out")
+    assert (tmp_path / "out" / "records.jsonl").read_bytes() == before
+
+
 def test_a_named_text_is_scored_whole(model, tmp_path):
     text = write_text(tmp_path, num_words=400, seed=3)
     records, _ = evaluate(

@@ -54,7 +54,7 @@ def describe(config: BenchConfig, out: Path) -> dict[str, Any]:
     usable_device(config.device)
     RunFolder.check(out, "bench", config.model_dump(mode="json"), EXTENDABLE)
     subjects = find(config)
-    _refuse_other_weights(out, subjects)
+    RunFolder.check_weights(out, described(subjects))
     groups = list(grouped(config, subjects, set()))
     return {
         "rows": sum(1 + len(group.names) for group in groups),
@@ -112,7 +112,7 @@ def run_bench(config: BenchConfig, out: Path, *, arguments: Mapping[str, Any], c
         if subject.named.note:
             say(subject.named.note)
     is_new = not (out / "run.json").exists()
-    _refuse_other_weights(out, subjects)
+    RunFolder.check_weights(out, described(subjects))
     folder = RunFolder.create(out, "bench", dict(arguments), config.model_dump(mode="json"), extendable=EXTENDABLE)
     try:
         with num_threads(config.threads):
@@ -186,17 +186,6 @@ def described(subjects: list[Subject]) -> list[dict[str, Any]]:
         spec = catalogue.variant(subject.name).spec
         found.append({"name": subject.name, "formula": spec.formula, "short_name": spec.short_name})
     return found
-
-
-def _refuse_other_weights(out: Path, subjects: list[Subject]) -> None:
-    """ValueError for a folder whose weights are not those that `out` was measured with before; older runs do not say."""
-    entries = RunFolder.open(out).run.get("variants", ()) if (out / "run.json").exists() else ()
-    before = {entry["name"]: entry["weights"] for entry in entries if "weights" in entry}
-    for entry in described([subject for subject in subjects if subject.name in before]):
-        if (was := before.get(entry["name"])) and was != entry["weights"]:
-            raise ValueError(
-                f"{out} was made with other weights of {entry['name']} (were {was}, now {entry['weights']}); give a new --out"
-            )
 
 
 def _limits(config: BenchConfig, folder: RunFolder, shape: Shape) -> None:

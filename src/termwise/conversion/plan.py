@@ -130,12 +130,16 @@ def _from_file(path: Path, config: TermwiseConfig, family: str, config_hash: str
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
     except ValueError as error:
         raise ValueError(f"{path}: not valid JSON ({error})") from None
     if not isinstance(found, dict):
         raise ValueError(f"{path}: not a JSON object; give a plan.json of termwise plan, or the file of a spec")
     return found
+
+
+def _no_number(text: str) -> Any:
+    raise ValueError(f"{text} is no number")
 
 
 def _check_document(
@@ -164,6 +168,8 @@ def _check_document(
     context = document.get("context")
     if isinstance(context, bool) or not isinstance(context, int) or context < 1:
         raise ValueError(f"{path}: context={context!r}; allowed are whole numbers from 1")
+    if context > config.max_position_embeddings:
+        raise ValueError(f"{path}: context={context}; the model was made for {config.max_position_embeddings} tokens")
 
 
 def _read_centers(path: Path, layers: tuple[tuple[HeadGroup, ...], ...], width: int) -> dict[tuple[int, int], Tensor]:

@@ -98,6 +98,10 @@ def convert(config: ConvertConfig, out: Path, *, arguments: Mapping[str, Any], c
     folder = RunFolder.create(out, "convert", dict(arguments), resolved(config, _dicts(plan), weights))
     folder.update(heads=_heads(plan))
     if (out / "model" / "config.json").is_file() and folder.run.get("finished"):
+        if folder.run.get("written", fingerprint(out / "model")) != fingerprint(out / "model"):
+            raise ValueError(
+                f"{out / 'model'} is not what this conversion wrote; delete it and run the same command, or give a new --out"
+            )
         say("this conversion is finished; nothing is left to do")
         return folder
     if plan.is_of_others(weights):

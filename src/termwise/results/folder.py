@@ -99,6 +99,22 @@ class RunFolder:
         """Open a run folder for reading. ValueError when there is none or another version wrote it."""
         return cls(Path(path), _read_run(Path(path)), is_writable=False)
 
+    @staticmethod
+    def check_weights(path: str | Path, variants: Iterable[Mapping[str, Any]]) -> None:
+        """ValueError for a model whose weights are not those that a run was made with before; older runs do not say.
+
+        `variants`: as run.json has them, each with its `name`, a model folder with its `weights`.
+        """
+        if not (Path(path) / "run.json").exists():
+            return
+        before = {entry["name"]: entry.get("weights") for entry in _read_run(Path(path)).get("variants", ())}
+        for entry in variants:
+            then, now = before.get(entry["name"]), entry.get("weights")
+            if then and now and then != now:
+                raise ValueError(
+                    f"{path} was made with other weights of {entry['name']} (were {then}, now {now}); give a new --out"
+                )
+
     @classmethod
     def seal(cls, path: str | Path) -> None:
         """State in run.json how many records of each kind a command ended with, so that a reader can tell when some are gone.

@@ -106,6 +106,7 @@ def evaluate_models(config: EvaluateConfig, out: Path, *, arguments: Mapping[str
         if named.folder and "preset" in arguments:
             say(f"{named.name}: a folder's model has its own size, --preset is for catalogue names")
     usable_device(config.device)
+    RunFolder.check_weights(out, [{"name": named.name} | _weights(named) for named in found])
     folder = RunFolder.create(out, "evaluate", dict(arguments), config.model_dump(mode="json"))
     with folder.learning_first("data"):
         _evaluate(found, config, folder, say)
@@ -154,11 +155,14 @@ def _described(subject: Subject) -> dict[str, Any]:
     if len(specs) == 1:
         (spec,) = specs
         shown = {"formula": spec.formula, "short_name": spec.short_name, "parts_that_cancel": list(spec.explain())}
-    if subject.named.folder is not None:
-        from termwise.models.naming import fingerprint
+    return {"name": subject.named.name, "equal_names": [], **shown, **_weights(subject.named)}
 
-        shown["weights"] = fingerprint(subject.named.folder)
-    return {"name": subject.named.name, "equal_names": [], **shown}
+
+def _weights(named: Named) -> dict[str, str]:
+    """The fingerprint of a model folder; a variant has none."""
+    from termwise.models.naming import fingerprint
+
+    return {} if named.folder is None else {"weights": fingerprint(named.folder)}
 
 
 def _perplexity(subject: Subject, config: EvaluateConfig, folder: RunFolder, say: Say) -> Iterator[Record]:
