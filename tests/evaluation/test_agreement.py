@@ -10,6 +10,7 @@ from small_exam import examined, small
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from termwise import cli
+from termwise.attention.names import parse
 from termwise.attention.state import AttentionState
 from termwise.evaluation import agreement, verification
 from termwise.evaluation.exam import Sizes, specs_of
@@ -98,6 +99,13 @@ def test_sequences_pass_windows_two_folds_and_position_256():
         assert sizes.main >= max(sizes.first_fold + 128, 257)
         assert min(sizes.prefixes) == 1
     assert sizes.first_fold == 304 + 127
+
+
+def test_batches_pass_the_folds_of_a_head_of_every_kind_the_long_sequence_those_of_all():
+    names = ["taylor:0@mean8+w900s4e64", "taylor:0@mean4+w40s4e64", "taylor:0,1@mean+w200s4", "taylor:0,1@mean+w500s4"]
+    sizes = Sizes.of([parse(name) for name in names])
+    assert (sizes.first_fold, sizes.batch_fold) == (900 + 4 + 64 + 127, 200 + 4 + 127)
+    assert sizes.main > sizes.first_fold + 128 and max(sizes.prefixes) + sizes.more > sizes.batch_fold + 64
 
 
 def inside(*arguments) -> int:

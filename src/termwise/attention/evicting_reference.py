@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -22,12 +24,12 @@ class Head:
     """The keys of one kv head, by their column."""
 
     held: list[int] = field(default_factory=list)  # exact slots, the oldest first
-    left: list[int] = field(default_factory=list)  # the others, in the order in which they left
+    left: dict[int, int] = field(default_factory=dict)  # the others, as they left: the group of each
     received: dict[int, float] = field(default_factory=dict)  # from all queries, or from those before `given`
     given: list[dict[int, float]] = field(default_factory=list)  # by each query since keys last left
 
-    def enter(self, column: int, rank: dict[int, int], spec: AttentionSpec) -> None:
-        """One more key; if it makes the count a multiple of `evict_every`, others leave first."""
+    def enter(self, column: int, rank: dict[int, int], spec: AttentionSpec, group_of: Callable[[int], int]) -> None:
+        """One more key; if it makes the count a multiple of `evict_every`, others leave first, each to its group."""
         local, count = spec.local, rank[column] + 1
         assert local is not None and local.evict_every is not None
         if count % local.evict_every == 0:
@@ -36,7 +38,7 @@ class Head:
             heaviest = sorted(others, key=lambda s: (-self.received[s], rank[s]))[: local.heavy]
             leaving = [s for s in others if s not in heaviest]
             self.held = [s for s in self.held if s not in leaving]
-            self.left += leaving
+            self.left |= {s: group_of(s) for s in leaving}
         self.held.append(column)
         self.received[column] = 0.0
 
@@ -72,8 +74,8 @@ def _sequence(call: Call, b: int) -> tuple[Tensor, dict[int, int], list[Head]]:
             )
             continue
         rank[t] = len(rank)
-        for head in heads:
-            head.enter(t, rank, call.spec)
+        for g, head in enumerate(heads):
+            head.enter(t, rank, call.spec, partial(_group_of, call, b, g))
         rows = [_row(call, b, g, t, head, len(rank)) for g, head in enumerate(heads)]
         outputs.append(torch.stack(rows))
     return torch.stack(outputs, dim=2), rank, heads
@@ -84,7 +86,7 @@ def _row(call: Call, b: int, g: int, t: int, head: Head, count: int) -> Tensor:
     kernel = call.spec.kernel
     query, key = call.queries.query[b, g, :, t].double(), call.keys.key[b, g].double()
     value = call.keys.value[b, g].double()
-    groups = _groups(call, g, key, head.left)
+    groups = [group for group in _groups(call, head) if group]
     near = query @ key[head.held].T * call.state.slot_scale
     far = [query @ key[group].T * call.state.scale for group in groups]
     middles = [x.mean(dim=1, keepdim=True) if kernel.is_centered else torch.zeros_like(x[:, :1]) for x in far]
@@ -142,17 +144,18 @@ def _centers(call: Call, g: int) -> Tensor | None:
     return None if given is None else given[g].double()
 
 
-def _groups(call: Call, g: int, key: Tensor, left: list[int]) -> list[list[int]]:
-    """The keys that have left, by their nearest center, groups without keys left out."""
-    return [group for group in _all_groups(call, g, key, left) if group]
-
-
-def _all_groups(call: Call, g: int, key: Tensor, left: list[int]) -> list[list[int]]:
+def _groups(call: Call, head: Head) -> list[list[int]]:
+    """The keys that have left, by the center they went to."""
     groups: list[list[int]] = [[] for _ in range(call.spec.kernel.centers)]
-    centers = _centers(call, g)
-    for s in left if call.spec.has_tail else []:
-        groups[0 if centers is None else _nearest(key[s], centers)].append(s)
+    for s, group in head.left.items() if call.spec.has_tail else ():
+        groups[group].append(s)
     return groups
+
+
+def _group_of(call: Call, b: int, g: int, s: int) -> int:
+    """The center nearest to one key; where there are none, all keys are one group."""
+    centers = _centers(call, g) if call.spec.has_tail else None
+    return 0 if centers is None else _nearest(call.keys.key[b, g, s].double(), centers)
 
 
 def _nearest(key: Tensor, centers: Tensor) -> int:
@@ -172,7 +175,7 @@ def _state(call: Call, b: int, rank: dict[int, int], heads: list[Head]) -> Atten
     if not call.record_past:
         for head in heads:
             head.receive()
-    tails = [_tail(call, g, key[g], value[g], head.left) for g, head in enumerate(heads)] if spec.has_tail else []
+    tails = [_tail(call, g, key[g], value[g], head) for g, head in enumerate(heads)] if spec.has_tail else []
     queries = sorted(rank.values())[count - len(heads[0].given) :]
     has_heavy, keeps_given = local.heavy > 0, local.heavy > 0 and call.record_past
 
@@ -197,10 +200,10 @@ def _state(call: Call, b: int, rank: dict[int, int], heads: list[Head]) -> Atten
     )  # fmt: skip
 
 
-def _tail(call: Call, g: int, key: Tensor, value: Tensor, left: list[int]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _tail(call: Call, g: int, key: Tensor, value: Tensor, head: Head) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Moments (m, F, e), mass (m, F'), counts (m,) and references (m, d) of one head."""
     spec, mapped = call.spec, key * call.state.scale**0.5
-    centers, groups = _centers(call, g), _all_groups(call, g, key, left)
+    centers, groups, left = _centers(call, g), _groups(call, head), list(head.left)
     references = torch.zeros(len(groups), key.shape[1], dtype=torch.float64)
     if has_reference(spec) and left:
         references = mapped[left[:1]].detach() if centers is None else centers.detach() * call.state.scale**0.5

@@ -35,7 +35,12 @@ def _full(times: float) -> Callable[[Sizes], tuple[int, int]]:
 
 
 def _batch(times: float, calls: int) -> Callable[[Sizes], tuple[int, int]]:
-    return lambda sizes: (round(times * 4 * sizes.first_fold), calls)
+    return lambda sizes: (round(times * 4 * sizes.batch_fold), calls)
+
+
+def _documents(times: float, calls: int = 0) -> Callable[[Sizes], tuple[int, int]]:
+    """Of the sequences of a batch, each as long as it is."""
+    return lambda sizes: (round(times * sum(prefix + sizes.more for prefix in sizes.prefixes)), calls)
 
 
 def _generated(runs: int) -> Callable[[Sizes], tuple[int, int]]:
@@ -66,20 +71,20 @@ CHECKS: tuple[Check, ...] = (
     Check("padded_right", batches.padded("right"), _batch(3, 9)),
     Check("padded_inside", batches.padded("scattered"), _batch(3, 9), is_long=True),
     Check("padded_nan", batches.nan_under_padding, _batch(6, 18)),
-    Check("in_a_batch", batches.in_a_batch, _full(4)),
-    Check("packed", batches.packed, _full(5), needs_cache=False),
-    Check("packed_continued", batches.packed_then_continued, _batch(2, 9)),
-    Check("packed_apart", batches.packed_apart, _full(4), needs_cache=False),
+    Check("in_a_batch", batches.in_a_batch, _documents(2)),
+    Check("packed", batches.packed, _documents(2.5), needs_cache=False),
+    Check("packed_continued", batches.packed_then_continued, _documents(1.5, 9)),
+    Check("packed_apart", batches.packed_apart, _documents(2), needs_cache=False),
     Check("reordered", batches.reordered, _batch(2, 6)),
     Check("beams_apart", batches.repeated, _batch(1, 6)),
-    Check("branches", states.branches, lambda sizes: (sizes.first_fold, 44)),
+    Check("branches", states.branches, lambda sizes: (sizes.batch_fold, 44)),
     Check("rolled_back", states.rolled_back, lambda sizes: (sizes.main, 90)),
     Check("rolled_back_batch", batches.rolled_back_together, _batch(1, 24)),
     Check("saved", states.saved, lambda sizes: (sizes.first_fold, 3)),
     Check("causal", forms.causal, _full(16)),
     Check("greedy", decoding.greedy, _generated(1), DECODED),
-    Check("second_call", decoding.second_call, _generated(2), DECODED),
-    Check("greedy_padded", decoding.in_a_padded_batch, _generated(6), DECODED),
+    Check("second_call", decoding.second_call, _batch(0.75, 2 * decoding.NEW), DECODED),
+    Check("greedy_padded", decoding.in_a_padded_batch, _batch(3, 6 * decoding.NEW), DECODED),
     Check("prompt_lookup", decoding.prompt_lookup, _generated(1), DECODED),
     Check("assisted", decoding.assisted, _generated(3), DECODED),
     Check("beams", decoding.beams, lambda sizes: (6 * 24 * 54, 3 * 24), DECODED),

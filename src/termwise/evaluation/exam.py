@@ -30,10 +30,13 @@ EXACT = "the parallel form in float64"
 class Sizes:
     """Lengths that pass every window, two folds and position 256, in rows that fold at different columns.
 
-    `first_fold`: about where the first key leaves the exact buffer. `prefixes`: prompts of a batch, each continued by `more`.
+    `first_fold`: about where the first key leaves the exact buffer of the head with the most slots, which the long sequence
+    passes. `batch_fold`: where it left those of at least one head of every kind, which batches pass: their cost grows with
+    rows times length. `prefixes`: prompts of a batch, each continued by `more`.
     """
 
     first_fold: int
+    batch_fold: int
     main: int
     prefixes: tuple[int, ...]
     more: int = 80
@@ -46,8 +49,11 @@ class Sizes:
         >>> Sizes.of([AttentionSpec()]).main
         333
         """
-        fold = max((reach(spec) for spec in specs), default=1) + 127
-        return cls(fold, max(fold + 141, 333), (fold - 3, fold - 40, 1, 70))
+        shortest: dict[Any, int] = {}
+        for spec in sorted(specs, key=reach):
+            shortest.setdefault(kind(spec), reach(spec))
+        first, batch = (max(lengths, default=1) + 127 for lengths in (map(reach, specs), shortest.values()))
+        return cls(first, batch, max(first + 141, 333), (batch - 3, batch - 40, 1, 70))
 
     @property
     def num_tokens(self) -> int:
@@ -60,6 +66,21 @@ def reach(spec: Any) -> int:
     if spec.local is None:
         return 1
     return spec.local.window + spec.local.sinks + spec.local.heavy + (spec.local.evict_every or 0)
+
+
+def kind(spec: Any) -> Any:
+    """What a spec does, however many slots and centers it has: specs of one kind run through the same code.
+
+    >>> from termwise.attention.names import parse
+    >>> kind(parse("taylor:0@mean32+w1000s4e64")) == kind(parse("taylor:0@mean8+w64s4e64"))
+    True
+    """
+    kernel, local = spec.kernel, spec.local
+    if getattr(kernel, "centers", 1) > 1:
+        kernel = replace(kernel, centers=2)
+    if local is not None:
+        local = replace(local, **{name: min(getattr(local, name), 1) for name in ("window", "sinks", "heavy")})
+    return replace(spec, kernel=kernel, local=local)
 
 
 def has_choices(spec: Any) -> bool:

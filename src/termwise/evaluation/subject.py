@@ -52,6 +52,8 @@ def open_subject(config: VerifyConfig, cache: Path, needed: int) -> Opened:
     model.eval().to(place, torch.float32)
     specs = specs_of(model.config)
     sizes = Sizes.of(specs)
+    if sizes.batch_fold < sizes.first_fold:
+        notes.append(_told_of_folds(model.config, sizes))
     text, told = _tokens(config, tokenizer, cache, max(sizes.num_tokens, needed + MARGIN), model.config.vocab_size)
     described = {
         "model": config.model, "layers": model.config.num_hidden_layers, "specs": [spec.short_name for spec in specs],
@@ -59,6 +61,18 @@ def open_subject(config: VerifyConfig, cache: Path, needed: int) -> Opened:
         "soak": config.soak_length, "lengths": [sizes.main, *(prefix + sizes.more for prefix in sizes.prefixes)],
     }  # fmt: skip
     return Opened(model, named.folder, text.to(place), sizes, tuple([*notes, *told]), described)
+
+
+def _told_of_folds(config: Any, sizes: Sizes) -> str:
+    """Which heads lose keys from their exact slots in batches; sequences by themselves pass the slots of all."""
+    from termwise.evaluation.exam import reach
+
+    heads = [(reach(group.spec), len(group.kv_heads)) for layer in config.groups for group in layer]
+    short = sum(count for slots, count in heads if slots + 127 <= sizes.batch_fold)
+    return (
+        f"single sequences pass the exact slots of every head ({sizes.main:,} tokens); batches, padded or packed, those of "
+        f"{short} of {sum(count for _, count in heads)} kv heads, of every kind at least one ({max(sizes.prefixes) + sizes.more:,} tokens)"
+    )
 
 
 def _tokenizer_folder(model: Path, tokenizer: Any, beside: Path) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from termwise.data.sizes import counted
 from termwise.evaluation.subject import Opened, open_subject
-from termwise.evaluation.verify_config import VerifyConfig
+from termwise.evaluation.verify_config import SOAKED, VerifyConfig
 from termwise.results import Record, RunFolder, config_hash, now
 
 if TYPE_CHECKING:
@@ -161,9 +161,14 @@ def plan(config: VerifyConfig, opened: Opened) -> Iterator[Step]:
     per_token, per_call = _probe(opened.model, opened.text)
     yield Step("original", "original", None, 4 * 128 * per_token)
     for stage in config.stages:
+        # What is exact is computed before the first check, and in a narrow precision the plain form after it.
+        before = SLOWNESS["float64"] + (SLOWNESS[stage] if stage in SOAKED else 0.0)
+        seconds = opened.sizes.num_tokens * per_token * before
         for own, check in planned([stage], is_quick=config.quick):
             tokens, calls = check.work(opened.sizes)
-            yield Step(own, check.name, check, SLOWNESS[stage] * (tokens * per_token + calls * per_call))
+            seconds += SLOWNESS[stage] * (tokens * per_token + calls * per_call)
+            yield Step(own, check.name, check, seconds)
+            seconds = 0.0
         if stage in config.soaked:
             length = config.soak_length
             yield Step(stage, "soak", None, SLOWNESS[stage] * length * (2.5 * per_token + per_call / 40))

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import random
+from pathlib import Path
 
 import pytest
 from planted_runs import CONTEXT, bench, convert, documents, inspect, plan, spec, study, verify
@@ -38,6 +39,16 @@ def test_a_plan_and_the_conversion_that_follows_it_are_one_candidate(tmp_path):
     # What runs before what was planned: the bytes of the folder, and the loss of its own texts.
     assert found.memory.change.source == str(made) and found.today == "small"
     assert found.memory.change.why == "decision.why.half_cache"
+
+
+@pytest.mark.parametrize(("over_window", "hardest"), [(-0.2, "p"), (-0.001, "c")])
+def test_of_two_rivals_of_equal_bytes_the_one_that_comes_nearest_counts(tmp_path, over_window, hardest):
+    layers = [[{"kv_heads": [0], "spec": spec()}]]
+    planned = plan(tmp_path / "p", layers=layers)
+    made = convert(tmp_path / "c", plan=str(planned), plan_hash=config_hash(layers), over_window=over_window)
+    found = of(gather([made, planned], LIMITS), "plan:25%").evidence.slots
+    assert Path(found.source).name == hardest
+    assert found.value == pytest.approx(-0.025 if hardest == "p" else over_window)
 
 
 def test_a_conversion_of_another_plan_is_another_candidate(tmp_path):

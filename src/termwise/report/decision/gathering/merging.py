@@ -112,9 +112,6 @@ def evidence_of(candidate: Claim, claims: Sequence[Claim], limits: Limits) -> Ev
     ordered = sorted(claims, key=_order)
     loss = _best_loss(ordered, candidate.context)
     memory, latency = _best(ordered, "memory", limits), _best(ordered, "latency", limits)
-    slots = next((c for c in ordered if c.slots.has_interval), None) or next(
-        (c for c in ordered if c.needs_slots), None
-    )
     return Evidence(
         candidate=candidate.name,
         today=candidate.today or next((claim.today for claim in ordered if claim.today), ""),
@@ -124,7 +121,7 @@ def evidence_of(candidate: Claim, claims: Sequence[Claim], limits: Limits) -> Ev
         memory=_with_precision(memory, ordered, "memory"),
         latency=_with_precision(latency, ordered, "latency"),
         crossing=latency.crossing if latency else MISSING,
-        slots=slots.slots if slots else MISSING,
+        slots=_hardest_slots(ordered),
         needs_slots=any(claim.needs_slots for claim in ordered),
         checks=_checks(ordered),
         complexity=_complexity(ordered),
@@ -151,6 +148,13 @@ def _best_loss(claims: Sequence[Claim], context: int | None) -> Claim | None:
         return change.has_interval, change.is_there, length is None or context is None or length >= context
 
     return max((c for c in claims if c.accuracy != Pair()), key=worth, default=None)
+
+
+def _hardest_slots(claims: Sequence[Claim]) -> Figure:
+    """Against the slots-only rival that comes nearest: a plan's best one is harder to beat than a conversion's plain window."""
+    known = [claim.slots for claim in claims if claim.slots.has_interval]
+    others = (claim.slots for claim in claims if claim.needs_slots)
+    return max(known, key=lambda slots: slots.value or 0.0) if known else next(others, MISSING)
 
 
 def _above_zero(pair: Pair) -> Pair:
