@@ -96,6 +96,7 @@ def test_slower_but_smaller_has_to_be_accepted(everything):
         ({"timed": None}, {"latency": 0.8}, "latency_missing"),
         ({"timed": {"ratio": (1.2, 0.9, 1.6), "num_repeats": 3}}, {"latency": 0.9}, "latency_open"),
         ({"made": {"share": None}, "timed": None}, {}, "gain_open"),
+        ({"made": {"share": 1.5}, "timed": {"ratio": (1.2, 0.5, 2.9)}}, {}, "gain_open"),
         ({"made": {"demonstration": True}}, {}, "demonstration"),
     ],
 )
@@ -116,6 +117,7 @@ def test_what_decides_and_is_missing_or_open_cannot_be_said(everything, more, li
         ({"timed": {"ratio": (0.5, 0.49, 0.51)}}, {"latency": 1.1}, "latency_broken"),
         ({"made": {"over_window": 0.1}}, {}, "slots_broken"),
         ({"made": {"share": 1.5}, "timed": {"ratio": (0.5, 0.49, 0.51)}}, {}, "no_gain"),
+        ({"made": {"share": 1.0}, "timed": {"ratio": (1.0, 0.999, 1.001)}}, {}, "no_gain"),
     ],
 )
 def test_what_speaks_against_it_rejects(everything, more, limits, reason):

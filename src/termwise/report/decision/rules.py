@@ -5,7 +5,7 @@ In this order, and the first that holds is the reason:
     cannot say yet       a demonstration: its numbers say nothing, for or against
     do not adopt         a check failed; the loss rises beyond the limit even at the near end of its interval; memory or time
                          is beyond its limit in the same sense; the slots-only baseline of equal bytes loses less; memory and
-                         time were measured and neither is better
+                         time were measured and neither leaves room for a gain worth having
     cannot say yet       a run that it rests on is incomplete, unfinished or holds values that cannot be; the loss, or what a
                          limit asks for, is missing or its interval reaches across the limit; no record shows the loss on
                          texts as long as the context; no gain is shown yet; it is not shown that it beats the slots-only
@@ -22,6 +22,8 @@ from enum import StrEnum
 from termwise.report.decision.evidence import Evidence
 from termwise.report.decision.figures import Figure
 from termwise.report.decision.limits import Limits
+
+LEAST_GAIN = 0.05  # of bytes or seconds: an interval that reaches further below today's leaves a gain open
 
 
 class Answer(StrEnum):
@@ -126,7 +128,7 @@ def _why_not(evidence: Evidence, outcomes: dict[str, Outcome]) -> str:
         if outcomes.get(name) is Outcome.BROKEN:
             return f"{name}_broken"
     costs = (evidence.memory.change, evidence.latency.change)
-    return "no_gain" if all(cost.high is not None and cost.high >= 1 for cost in costs) else ""
+    return "no_gain" if all(cost.low is not None and cost.low > 1 - LEAST_GAIN for cost in costs) else ""
 
 
 def _why_open(evidence: Evidence, limits: Limits, outcomes: dict[str, Outcome]) -> str:
