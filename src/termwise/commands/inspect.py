@@ -58,9 +58,9 @@ def inspect(
     }  # fmt: skip
     config = InspectConfig(**asked)
     from termwise.inspection.run import describe, run_inspect
-    from termwise.study.opening import check_reservable, reserved
+    from termwise.study.opening import check_reservable, reserved, run_folder
 
-    folder = out or default_folder(config)
+    folder = run_folder(out, default_folder(config), models=(model,), text=config.text)
     if dry_run:
         check_reservable(folder, "inspect")
         show(describe(config, folder), as_json)
