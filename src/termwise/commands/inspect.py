@@ -24,7 +24,10 @@ def inspect(
         typer.Option(help="Files or folders to read. [default: the standard library's source]", show_default=False),
     ] = None,
     texts: Annotated[int, typer.Option(help="Passages, spread evenly over the text.")] = 4,
-    length: Annotated[int, typer.Option(help="Tokens of each passage.")] = 512,
+    length: Annotated[
+        int | None,
+        typer.Option(help="Tokens of each passage. [default: 512, or the model's context]", show_default=False),
+    ] = None,
     window: Annotated[int, typer.Option(help="Last keys that stay exact, where there are exact slots.")] = 64,
     sinks: Annotated[int, typer.Option(help="First keys that stay exact with them.")] = 4,
     reduced: Annotated[
