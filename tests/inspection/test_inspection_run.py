@@ -15,7 +15,8 @@ from termwise.analysis.replacing import replaced
 from termwise.analysis.replaying import record, run
 from termwise.attention.names import parse
 from termwise.inspection import measuring
-from termwise.inspection.config import InspectConfig, default_folder
+from termwise.inspection.config import DEFAULT_LENGTH, InspectConfig, default_folder
+from termwise.inspection.run import describe
 from termwise.models import naming
 from termwise.results import RunFolder
 
@@ -178,6 +179,28 @@ def test_what_cannot_be_measured_is_told_first(places, asked, said, tmp_path):
     with pytest.raises(ValueError, match=said):
         inspected(config(*places).model_copy(update=asked), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("context", "length"), [(64, 64), (600, 512)])
+def test_texts_are_as_long_as_is_usual_or_as_the_model_allows(context, length, tmp_path):
+    model = tiny_folder(tmp_path / "model", max_position_embeddings=context, num_hidden_layers=1)
+    asked = config(model, write_text(tmp_path / "text"), length=None, texts=2, budget=1e-3)
+    assert describe(asked, tmp_path / "out")["tokens_of_each_text"] == length
+    told = inspected(asked, tmp_path / "out")
+    assert ("texts of 64 tokens, the most that model takes" in told) == (length < 512)
+    assert RunFolder.open(tmp_path / "out").run["resolved"]["length"] == length
+    assert of(tmp_path / "out", "memory", "kept_bytes", length=length)
+
+
+def test_slots_that_cover_all_that_a_model_was_made_for_are_refused(places, tmp_path):
+    asked = config(*places, length=None, window=60, sinks=4)
+    with pytest.raises(ValueError, match="--window 60 and --sinks 4 cover a text of --length 64"):
+        describe(asked, tmp_path / "out")
+
+
+def test_the_usual_length_has_the_folder_it_always_had():
+    usual = InspectConfig(model="m", length=DEFAULT_LENGTH)
+    assert default_folder(InspectConfig(model="m")) == default_folder(usual)
 
 
 def test_slots_as_long_as_the_text_and_single_texts_are_refused():

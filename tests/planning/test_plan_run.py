@@ -292,6 +292,11 @@ def test_another_command_s_folder_is_no_source(places, tmp_path):
         ({"max_state": None}, "no target; give one of them"),
         ({"max_loss": 0.1}, "both --max-loss and --max-state"),
         ({"length": 300}, "--length 300 is beyond --context 256"),
+        (
+            {"longer": 255},
+            "--longer 255 is not beyond --context 256; give more tokens than the context, or leave it out",
+        ),
+        ({"longer": 256}, "--longer 256 is not beyond --context 256"),
         ({"shares": (0.5, 1.5)}, "shares of the cache lie above 0 and below 100%"),
     ],
 )
@@ -304,7 +309,7 @@ def test_settings_that_cannot_be_are_refused_before_any_work(fields, message):
     ("fields", "message"),
     [
         ({"max_state": 0.05}, "less than the smallest plan takes, 29"),
-        ({"context": 1024}, "--context 1024: model was made for 512 tokens"),
+        ({"context": 1024, "longer": None}, "--context 1024: model was made for 512 tokens"),
         ({"longer": 1024}, "--longer 1024: model was made for 512 tokens"),
         ({"texts": 200}, "passages overlap|hold"),
     ],

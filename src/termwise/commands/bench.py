@@ -61,9 +61,9 @@ def bench(
     }  # fmt: skip
     config = BenchConfig(**asked)
     from termwise.bench.run import describe, json_lines, run_bench
-    from termwise.study.opening import check_reservable, reserved
+    from termwise.study.opening import check_reservable, reserved, run_folder
 
-    folder = out or default_folder(config)
+    folder = run_folder(out, default_folder(config), models=config.variants)
     if dry_run:
         check_reservable(folder, "bench")
         show(describe(config, folder), as_json)

@@ -89,9 +89,9 @@ def convert(
     config = ConvertConfig(**asked)
     from termwise.conversion.run import convert as run_convert
     from termwise.conversion.run import describe
-    from termwise.study.opening import check_reservable, reserved
+    from termwise.study.opening import check_reservable, reserved, run_folder
 
-    folder = out or default_folder(config)
+    folder = run_folder(out, default_folder(config), models=(model,), text=config.text)
     if dry_run:
         check_reservable(folder, "convert")
         show(describe(config, folder), as_json)

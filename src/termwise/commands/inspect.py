@@ -24,7 +24,10 @@ def inspect(
         typer.Option(help="Files or folders to read. [default: the standard library's source]", show_default=False),
     ] = None,
     texts: Annotated[int, typer.Option(help="Passages, spread evenly over the text.")] = 4,
-    length: Annotated[int, typer.Option(help="Tokens of each passage.")] = 512,
+    length: Annotated[
+        int | None,
+        typer.Option(help="Tokens of each passage. [default: 512, or the model's context]", show_default=False),
+    ] = None,
     window: Annotated[int, typer.Option(help="Last keys that stay exact, where there are exact slots.")] = 64,
     sinks: Annotated[int, typer.Option(help="First keys that stay exact with them.")] = 4,
     reduced: Annotated[
@@ -58,9 +61,9 @@ def inspect(
     }  # fmt: skip
     config = InspectConfig(**asked)
     from termwise.inspection.run import describe, run_inspect
-    from termwise.study.opening import check_reservable, reserved
+    from termwise.study.opening import check_reservable, reserved, run_folder
 
-    folder = out or default_folder(config)
+    folder = run_folder(out, default_folder(config), models=(model,), text=config.text)
     if dry_run:
         check_reservable(folder, "inspect")
         show(describe(config, folder), as_json)

@@ -61,7 +61,7 @@ def study(
     from termwise.results import parse_duration
     from termwise.study.experiment import default_workers, dry_run_study, run_study
     from termwise.study.grid import DEFAULT_VARIANTS, StudyConfig, split_names
-    from termwise.study.opening import check_reservable, default_folder, reserved
+    from termwise.study.opening import check_reservable, default_folder, reserved, run_folder
 
     asked: dict[str, Any] = {
         "data": tuple(data or ()), "column": column, "document": document, "errors": errors, "tokenizer": tokenizer,
@@ -73,7 +73,7 @@ def study(
     config = StudyConfig(**asked)
     num_workers = workers or default_workers(device)
     console = progress_console()
-    folder = out or default_folder(config)
+    folder = run_folder(out, default_folder(config), text=config.data)
     if dry_run:
         check_reservable(folder, "study")
         show(dry_run_study(config, folder, num_workers=num_workers, console=console, started=started), as_json)

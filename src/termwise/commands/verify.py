@@ -63,7 +63,7 @@ def verify(
     from termwise.evaluation.verify_config import VerifyConfig, default_folder, resolved
     from termwise.results import parse_duration
     from termwise.study.budget import format_duration
-    from termwise.study.opening import check_reservable, reserved
+    from termwise.study.opening import check_reservable, reserved, run_folder
 
     lengths = parse_lengths(soak, option="--soak")
     if len(lengths) != 1:
@@ -71,7 +71,7 @@ def verify(
     seconds = None if budget is None else parse_duration(budget)
     config = VerifyConfig(model, tuple(text or ()), column, errors, lengths[0], quick, dtype, device, seed, seconds)
     settings = resolved(config)
-    folder = out or default_folder(settings)
+    folder = run_folder(out, default_folder(settings), models=(model,), text=config.text)
     if dry_run:
         check_reservable(folder, "verify")
         show(verification.describe(config, folder, settings), as_json)

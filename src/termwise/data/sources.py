@@ -123,6 +123,12 @@ def check_text(paths: Sequence[str] | None, column: str | None) -> None:
         refuse_column(column, {source.format for root in roots for source in root.sources(Skipped())})
 
 
+def folder_read_with(paths: Sequence[str], place: str | Path) -> str | None:
+    """The folder among the paths whose walk would read files in `place`, which need not be there yet; None where none would."""
+    found = (root.path for root in find_roots(paths) if root.kind == "folder")
+    return next((top for top in found if _comes_by(os.path.realpath(top), Path(os.path.realpath(place)))), None)
+
+
 def refuse_column(column: str | None, formats: Set[str]) -> None:
     """ValueError for a column where every source is plain text: it would be ignored in silence."""
     if column is not None and formats == {"text"}:
@@ -178,6 +184,20 @@ def _is_walked(real: str, kind: str, folders: list[str]) -> bool:
     return False
 
 
+def _comes_by(top: str, place: Path) -> bool:
+    """Whether the walk of a folder enters `place`: not by hidden folders, nor by those of earlier runs."""
+    if not place.is_relative_to(top):
+        return False
+    entered = [place, *place.parents][: len(place.relative_to(top).parts)]
+    return not any(folder.name.startswith(".") or _holds_runs(str(folder)) for folder in entered)
+
+
+def _holds_runs(folder: str) -> bool:
+    """Whether what a folder holds was written by earlier commands."""
+    is_run = all(os.path.exists(os.path.join(folder, name)) for name in RUN_FILES)
+    return is_run or os.path.basename(folder) == RUNS_FOLDER
+
+
 def _near_path(path: str) -> str:
     """The nearest path that exists: the first missing part is compared with its siblings."""
     parts = Path(path).parts
@@ -211,13 +231,12 @@ def _walk(top: str, skipped: Skipped, is_library: bool) -> Iterator[Source]:
         if (identity.st_dev, identity.st_ino) in seen:
             continue
         seen.add((identity.st_dev, identity.st_ino))
-        names = sorted(os.listdir(folder))
-        if folder != top and (os.path.basename(folder) == RUNS_FOLDER or RUN_FILES.issubset(names)):
+        if folder != top and _holds_runs(folder):
             # What earlier commands wrote is no data: it would change the text at every call.
             skipped.add("runs", folder)
             continue
         subfolders = []
-        for name in names:
+        for name in sorted(os.listdir(folder)):
             path = os.path.join(folder, name)
             kind, info = _kind(path, name, suffixes)
             if kind == "folder":

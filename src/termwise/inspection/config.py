@@ -11,6 +11,7 @@ from termwise.results import config_hash
 from termwise.training.configuration import DEVICES, Configuration
 
 TOP_ORDER = 8
+DEFAULT_LENGTH = 512
 REDUCED = "taylor:0..2@mean+w{window}s{sinks}"
 ENCODER_REDUCED = "taylor:0..2@mean"
 # A later command may spend more time on the same folder.
@@ -20,6 +21,7 @@ EXTENDABLE = ("budget",)
 class InspectConfig(Configuration):
     """Which model, on which text, for how long. `text` empty: the source of Python's standard library.
 
+    `length` None: 512, or the model's context where that is shorter (`fitted` puts it in).
     `reduced`: what importance is measured with; None: orders 0..2 around the mean with the slots (an encoder has none).
     """
 
@@ -28,7 +30,7 @@ class InspectConfig(Configuration):
     column: str | None = None
     errors: Literal["strict", "replace"] = "strict"
     texts: int = pydantic.Field(4, ge=2, le=1024)
-    length: int = pydantic.Field(512, ge=8)
+    length: int | None = pydantic.Field(None, ge=8)
     window: int = pydantic.Field(64, ge=1)
     sinks: int = pydantic.Field(4, ge=0)
     reduced: str | None = None
@@ -38,14 +40,31 @@ class InspectConfig(Configuration):
 
     @pydantic.model_validator(mode="after")
     def _check_pairs(self) -> InspectConfig:
-        if self.window + self.sinks >= self.length:
+        if self.window + self.sinks >= self.text_length:
             raise ValueError(
-                f"--window {self.window} and --sinks {self.sinks} cover a text of --length {self.length}: nothing would be "
+                f"--window {self.window} and --sinks {self.sinks} cover a text of --length {self.text_length}: nothing would be "
                 "reduced; give longer texts or smaller slots"
             )
         return self
 
+    @property
+    def text_length(self) -> int:
+        """Tokens of each text."""
+        return self.length or DEFAULT_LENGTH
+
+
+def fitted(config: InspectConfig, context: int) -> InspectConfig:
+    """The settings with the length of the texts for a model of this context. ValueError where the slots cover it.
+
+    >>> fitted(InspectConfig(model="m"), 128).length, fitted(InspectConfig(model="m"), 2048).length
+    (128, 512)
+    """
+    if config.length is not None:
+        return config
+    return InspectConfig(**(config.model_dump() | {"length": min(DEFAULT_LENGTH, context)}))
+
 
 def default_folder(config: InspectConfig) -> Path:
     """termwise-runs/inspect-HASH of what was asked for, its budget aside, so that more time goes on in the same folder."""
-    return Path("termwise-runs") / f"inspect-{config_hash(config.model_dump(mode='json', exclude={'budget'}))}"
+    asked = config.model_dump(mode="json", exclude={"budget"}) | {"length": config.text_length}
+    return Path("termwise-runs") / f"inspect-{config_hash(asked)}"

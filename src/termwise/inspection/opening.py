@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from termwise.inspection.config import ENCODER_REDUCED, REDUCED, InspectConfig
+from termwise.inspection.config import ENCODER_REDUCED, REDUCED, InspectConfig, fitted
 
 if TYPE_CHECKING:
     from termwise.analysis.passages import Passages
@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from termwise.attention.spec import AttentionSpec, Local
 
 
-def opened(config: InspectConfig) -> tuple[Pretrained, Passages, AttentionSpec, Local | None]:
-    """The model on its device, its passages, what importance is measured with, and the slots (None for an encoder).
+def opened(config: InspectConfig) -> tuple[InspectConfig, Pretrained, Passages, AttentionSpec, Local | None]:
+    """The settings fitted to the model, the model on its device, its passages, what importance is measured with, and the slots
+    (None for an encoder).
 
     ValueError for whatever of them cannot be used; the text's paths are looked at before torch is loaded.
     """
@@ -29,19 +30,20 @@ def opened(config: InspectConfig) -> tuple[Pretrained, Passages, AttentionSpec, 
 
     device = usable_device(config.device)
     pretrained = open_pretrained(config.model)
-    check_length(pretrained, config.length)
+    config = fitted(config, pretrained.context)
+    check_length(pretrained, config.text_length)
     if pretrained.tokenizer is None:
         raise ValueError(f"{pretrained.folder} holds no tokenizer, so it reads no text; copy a tokenizer.json into it")
     usual = REDUCED.format(window=config.window, sinks=config.sinks) if pretrained.is_causal else ENCODER_REDUCED
     spec = parse(config.reduced or usual)
     _check_reduced(spec, pretrained)
     passages = take_passages(
-        config.text, pretrained.tokenizer, texts=config.texts, length=config.length, seed=config.seed, column=config.column,
+        config.text, pretrained.tokenizer, texts=config.texts, length=config.text_length, seed=config.seed, column=config.column,
         errors=config.errors,
     )  # fmt: skip
     pretrained.model.to(device).requires_grad_(False)
     local = Local(config.window, config.sinks) if pretrained.is_causal else None
-    return pretrained, passages, spec, local
+    return config, pretrained, passages, spec, local
 
 
 def _check_reduced(spec: AttentionSpec, pretrained: Pretrained) -> None:

@@ -65,7 +65,7 @@ class Recording:
 
     def sizes(self, specs: Iterable[AttentionSpec], head_dim: int, context: int) -> Iterator[Record]:
         """Bytes that one kv head keeps of one sequence by each spec, and as a whole cache, at lengths up to the model's context."""
-        lengths = {self._config.length, context} | {2**n for n in range(9, 24) if 2**n < context}
+        lengths = {self._config.text_length, context} | {2**n for n in range(9, 24) if 2**n < context}
         for spec in dict.fromkeys(specs):
             for length in sorted(lengths):
                 size = (length, head_dim, head_dim, SERVED)
@@ -112,7 +112,7 @@ class Recording:
 
     def _distances(self, shares: torch.Tensor) -> Iterator[tuple[int, int, float]]:
         """(low, high, share): low <= distance < high."""
-        for n in range(num_distances(self._config.length)):
+        for n in range(num_distances(self._config.text_length)):
             yield (0, 1, float(shares[0])) if n == 0 else (2 ** (n - 1), 2**n, float(shares[n]))
 
     def _by_text(self, kind: str, metric: str, subject: Mapping[str, Any], losses: Sequence[float]) -> list[Record]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from termwise.data.sizes import counted
-from termwise.inspection.config import EXTENDABLE, InspectConfig
+from termwise.inspection.config import DEFAULT_LENGTH, EXTENDABLE, InspectConfig
 from termwise.inspection.job import Inspection
 from termwise.inspection.opening import opened, resolved
 from termwise.results import RunFolder, atomic_write_text, format_duration
@@ -26,7 +26,7 @@ UNUSUAL = 1.0  # nats a token between the loss and the loss the model expects
 
 def describe(config: InspectConfig, out: Path) -> dict[str, Any]:
     """What would be done in `out`. Opens the model and the text, so that what is wrong with them is told here too."""
-    pretrained, passages, spec, local = opened(config)
+    config, pretrained, passages, spec, local = opened(config)
     RunFolder.check(out, "inspect", resolved(config, pretrained, passages, spec), EXTENDABLE)
     from termwise.inspection.planning import ladder
 
@@ -34,6 +34,7 @@ def describe(config: InspectConfig, out: Path) -> dict[str, Any]:
     return {
         "model": pretrained.described,
         "text": list(passages.notes),
+        "tokens_of_each_text": config.text_length,
         "tokens": passages.ids.numel(),
         "reduced": spec.short_name,
         "ladder": f"{counted(len(first), 'model')}, {len(later)} more if time is left",
@@ -54,9 +55,13 @@ def run_inspect(config: InspectConfig, out: Path, *, arguments: Mapping[str, Any
     def say(text: str) -> None:
         console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    pretrained, passages, spec, local = opened(config)
+    asked = config
+    config, pretrained, passages, spec, local = opened(asked)
     for note in passages.notes:
         say(note)
+    if asked.length is None and config.text_length < DEFAULT_LENGTH:
+        taken = counted(config.text_length, "token")
+        say(f"texts of {taken}, the most that {pretrained.name} takes (--length gives shorter ones)")
     folder = RunFolder.create(
         out, "inspect", dict(arguments), resolved(config, pretrained, passages, spec), extendable=EXTENDABLE
     )

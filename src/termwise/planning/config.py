@@ -50,6 +50,10 @@ class PlanConfig(Configuration):
             raise ValueError(
                 f"--length {self.length} is beyond --context {self.context}; texts are at most as long as it"
             )
+        if self.longer is not None and self.longer <= self.context:
+            raise ValueError(
+                f"--longer {self.longer} is not beyond --context {self.context}; give more tokens than the context, or leave it out"
+            )
         wrong = [share for share in self.shares if not 0 < share < 1]
         if wrong:
             raise ValueError(f"--shares {wrong[0]}: shares of the cache lie above 0 and below 100%, e.g. 5%,10%,25%")

@@ -132,7 +132,7 @@ def losses(view: ConvertView, say: Words) -> Table | None:
     caption = say("convert.caption.losses", level=say.level(level), n=say.integer(num))
     versus = view.differences.get((TUNED, ORIGINAL_TUNED))
     if versus is not None:
-        interval = say.interval(versus.low, versus.high, is_signed=True)
+        interval = say.interval_beside(versus.low, versus.high, is_signed=True)
         told = say("convert.caption.tuned", difference=say.signed(versus.value, 4), interval=interval)
         caption = say.sentences((caption, told))
     return Table(caption, columns, rows, frozenset({0}))

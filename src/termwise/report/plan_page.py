@@ -62,15 +62,19 @@ def _headline(view: PlanView, chosen: Point, rise: Record, say: Words) -> str:
     key = "plan.headline"
     if target is not None:
         key += ".holds" if rise.high is not None and rise.high <= target else ".broken"
-    fields = {"share": say.share(chosen.taken), "rise": say.signed(rise.value), "interval": _interval(rise, say)}
-    return say(key, **fields, target=target)
+    interval = say.interval_beside(rise.low, rise.high, is_signed=True)
+    return say(key, share=say.share(chosen.taken), rise=say.signed(rise.value), interval=interval, target=target)
 
 
 def _gain(share: float, record: Record, say: Words) -> str:
-    return say(
-        "plan.line.gain", share=say.share(share), value=say.signed(record.value, 4), interval=_interval(record, say, 4),
-        baseline=say(f"plan.baseline.{record.baseline}"), answer=say(f"plan.answer.{answer(record)}"),
-    )  # fmt: skip
+    fields = {
+        "share": say.share(share),
+        "value": say.signed(record.value, 4),
+        "baseline": say(f"plan.baseline.{record.baseline}"),
+    }
+    if (found := answer(record)) == "few":
+        return say("plan.line.gain.few", **fields)
+    return say("plan.line.gain", **fields, interval=_interval(record, say, 4), answer=say(f"plan.answer.{found}"))
 
 
 def answer(record: Record) -> str:

@@ -110,6 +110,18 @@ class Words:
         form = self.signed if is_signed else self.number
         return self("no_interval") if low is None or high is None else f"[{form(low, digits)}, {form(high, digits)}]"
 
+    def interval_beside(
+        self, low: float | None, high: float | None, *, is_signed: bool = False, digits: int = 3
+    ) -> str:
+        """The interval after a figure in a sentence, or that there is none.
+
+        >>> words("en").interval_beside(0.1, 0.2), words("en").interval_beside(None, None)
+        ('[0.100, 0.200]', '(no interval)')
+        """
+        if low is None or high is None:
+            return self("no_interval.beside")
+        return self.interval(low, high, is_signed=is_signed, digits=digits)
+
     def _form(self, exact: str, sign: str = "") -> str:
         """A rounded number with the separators of the language; babel would round halves another way."""
         value = Decimal(exact)
