@@ -1,14 +1,13 @@
-"""An --out lies apart from what a command reads: not inside the model's folder, nor where its files would be read as text."""
+"""An --out lies apart from the models that a command reads; in a folder of text it may lie, since no walk enters a run."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from termwise import cli
-from termwise.data.sources import folder_read_with
+from termwise.data.sources import Skipped, find_roots
 from termwise.results import RunFolder
 from tests.conversion.tiny_conversion import original, plan
 from tests.study.micro_study import write_text
@@ -20,14 +19,6 @@ OF_A_MODEL = {
     "verify": ("model",),
     "evaluate": ("elu1", "model"),
     "bench": ("elu1", "model", "--lengths", "64"),
-}
-OF_A_TEXT = {
-    "study": ("notes",),
-    "inspect": ("model", "--text", "notes"),
-    "plan": ("model", "--context", "64", "--max-loss", "0.1", "--text", "notes"),
-    "convert": ("model", "--plan", "identity", "--text", "notes"),
-    "verify": ("elu1", "--text", "notes"),
-    "evaluate": ("elu1", "--text", "notes"),
 }
 SMALL = {"inspect": ("--length", "32", "--window", "8", "--texts", "2")}
 
@@ -66,13 +57,6 @@ def test_no_run_is_written_into_its_model(place, capsys, command, out):
     refused(capsys, place, said, command, *OF_A_MODEL[command], "--out", out)
 
 
-@pytest.mark.parametrize("command", OF_A_TEXT)
-@pytest.mark.parametrize("out", ["notes", "notes/out", "notes/deep/out"])
-def test_no_run_is_written_where_it_would_be_read_as_text(place, capsys, command, out):
-    said = f"--out {out} lies in notes, which is read as text"
-    refused(capsys, place, said, command, *OF_A_TEXT[command], "--out", out)
-
-
 def test_a_link_to_a_model_is_the_model(place, capsys):
     (place / "link").symlink_to("model")
     refused(capsys, place, "lies in model", "convert", "model", "--plan", "identity", "--out", "link/out")
@@ -84,12 +68,11 @@ def test_a_folder_with_a_gguf_file_is_a_model(place, capsys):
     refused(capsys, place, "lies in quantized", "inspect", "quantized", "--out", "quantized/out")
 
 
-def test_a_plan_of_an_inspection_reads_its_model_and_its_text(place, capsys):
+def test_a_plan_of_an_inspection_reads_its_model(place, capsys):
     inspected = {"model": "model", "text": ["notes"], "column": None, "errors": "strict"}
     RunFolder.create(place / "seen", "inspect", {}, inspected)
     asked = ("plan", "seen", "--context", "64", "--max-state", "50%", "--out")
     refused(capsys, place, "lies in model, the folder of the model", *asked, "model/out")
-    refused(capsys, place, "lies in notes, which is read as text", *asked, "notes/out")
 
 
 def test_no_drawing_is_written_into_its_model(place, capsys):
@@ -100,19 +83,10 @@ def test_no_drawing_is_written_into_its_model(place, capsys):
 
 @pytest.mark.parametrize("command", ["inspect", "convert", "evaluate"])
 def test_the_default_folder_may_lie_where_one_stands(place, capsys, monkeypatch, command):
-    """In the folder of the model, which is the folder of the text as well."""
+    """In the folder of the model."""
     monkeypatch.chdir(place / "model")
-    write_text(place / "model", num_words=400)
-    asked = [{"model": ".", "elu1": ".", "notes": "."}.get(part, part) for part in OF_A_TEXT[command]]
-    code, _, err = typed(capsys, command, *asked, *SMALL.get(command, ()), "--dry-run")
-    assert code == 0, err
-
-
-@pytest.mark.parametrize("out", ["termwise-runs/demo", ".hidden/out", "elsewhere", "notes-of-runs"])
-def test_folders_that_no_walk_enters_hold_runs(place, capsys, monkeypatch, out):
-    monkeypatch.chdir(place / "notes" if out[0] in "t." else place)
-    text = "." if out[0] in "t." else "notes"
-    code, _, err = typed(capsys, "evaluate", "elu1", "--text", text, "--out", out, "--dry-run")
+    asked = [{"model": "."}.get(part, part) for part in OF_A_MODEL[command]]
+    code, _, err = typed(capsys, command, *asked, "--text", "../notes", *SMALL.get(command, ()), "--dry-run")
     assert code == 0, err
 
 
@@ -127,13 +101,14 @@ def test_a_run_may_lie_in_the_run_that_made_its_model(place, capsys):
     assert (code, "lies in converted/model, the folder of the model" in err) == (2, True)
 
 
-def test_a_run_that_stands_in_its_text_goes_on(place):
-    """Its walk leaves out what is a whole run; one that has no records yet would be read."""
-    run = place / "notes" / "run"
-    run.mkdir()
-    (run / "run.json").write_text(json.dumps({}))
-    assert folder_read_with(["notes"], run) == folder_read_with(["hf:a/b", "notes"], run / "deep") == "notes"
-    (run / "records.jsonl").touch()
-    assert folder_read_with(["notes"], run) is folder_read_with(["notes"], run / "deep") is None
-    assert folder_read_with(["notes/run"], run) == "notes/run"
-    assert folder_read_with(["notes/text.txt"], run) is None
+def test_a_run_may_lie_in_its_text_and_is_no_part_of_it(place, capsys):
+    asked = ("evaluate", "elu1", "--text", "notes", "--max-tokens", "64", "--context", "32", "--out", "notes/scores")
+    assert typed(capsys, *asked)[0] == 0
+    (place / "notes" / "scores" / "records.jsonl").unlink()
+    (place / "notes" / "scores" / "more.txt").write_text("what a run broken off left")
+    for text in ("notes", "notes/**/*.txt"):
+        skipped = Skipped()
+        found = [Path(one.path).name for root in find_roots([text]) for one in root.sources(skipped)]
+        assert (found, skipped.runs) == (["text.txt"], 1)
+    named = [one.path for root in find_roots(["notes/scores/*.txt"]) for one in root.sources(Skipped())]
+    assert named == ["notes/scores/more.txt"]

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from termwise import cli
+from termwise.commands.folders import check_reservable, reserved
 from termwise.results import FolderLock, RunFolder
-from termwise.study.opening import check_reservable, reserved
 from tests.conversion.tiny_conversion import original
 from tests.study.micro_study import write_text
 

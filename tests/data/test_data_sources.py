@@ -138,7 +138,7 @@ def test_folders_of_earlier_runs_are_no_data(tree):
         "mine/runs/softmax/0/log.jsonl",
     ):
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
-        (tree / name).write_text("{}")
+        (tree / name).write_text('{"run_id": "a-1", "command": "study", "resolved": {}}')
     found, skipped = names([tree], tree)
     assert found == ["a.md", "b.txt", "nul.txt", "sub/c.py", "sub/deep/d.rst"]
     assert skipped.runs == 2

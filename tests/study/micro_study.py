@@ -8,7 +8,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from termwise.study import experiment, opening, planning
+from termwise.commands import folders
+from termwise.study import experiment, planning
 from termwise.study.grid import RunConfig, StudyConfig
 from termwise.study.run import run_one
 
@@ -62,7 +63,7 @@ def run(monkeypatch, config: StudyConfig, out: Path, *, num_workers: int = 1) ->
     monkeypatch.setattr(experiment, "run_tasks", run_inline)
     monkeypatch.setattr(planning, "run_tasks", run_inline)
     console = Console(record=True, width=200, file=open("/dev/null", "w"))  # noqa: SIM115
-    with opening.reserved(out, "study"):
+    with folders.reserved(out, "study"):
         done = experiment.run_study(
             config, out, arguments={}, num_workers=num_workers, console=console, started=time.monotonic()
         )

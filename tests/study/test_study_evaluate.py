@@ -13,11 +13,12 @@ from rich.console import Console
 from tests.study.micro_study import run, small, write_text
 
 from termwise.analysis.sentence import look
+from termwise.commands import folders
 from termwise.models import load
 from termwise.models.naming import find_model, last_model, plotted_model, trained_folder
 from termwise.models.streaming import generate_text
 from termwise.results import RunFolder
-from termwise.study import listing, opening, recall
+from termwise.study import listing, recall
 from termwise.study.evaluate import EvaluateConfig, describe, evaluate_models
 
 
@@ -42,7 +43,7 @@ def model(place, monkeypatch):
 
 def evaluate(config, out):
     said = io.StringIO()
-    with opening.reserved(out, "evaluate"):
+    with folders.reserved(out, "evaluate"):
         evaluate_models(config, out, arguments={}, console=Console(file=said, width=200))
     return {(r.subject["variant"], r.metric): r for r in RunFolder.open(out).records()}, said.getvalue()
 

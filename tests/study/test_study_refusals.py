@@ -8,12 +8,12 @@ import pytest
 from rich.console import Console
 from tests.study.micro_study import write_text
 
+from termwise.commands.folders import reserved
 from termwise.commands.shared import show
 from termwise.results import RunFolder
 from termwise.study.evaluate import EvaluateConfig, evaluate_models
 from termwise.study.grid import StudyConfig
 from termwise.study.measures import read_result
-from termwise.study.opening import reserved
 from termwise.training.configuration import TrainingConfig
 
 

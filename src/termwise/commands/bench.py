@@ -61,9 +61,9 @@ def bench(
     }  # fmt: skip
     config = BenchConfig(**asked)
     from termwise.bench.run import describe, json_lines, run_bench
-    from termwise.study.opening import check_reservable, reserved, run_folder
+    from termwise.commands.folders import check_reservable, reserved, run_folder
 
-    folder = run_folder(out, default_folder(config), models=config.variants)
+    folder = run_folder(out, default_folder(config), *config.variants)
     if dry_run:
         check_reservable(folder, "bench")
         show(describe(config, folder), as_json)
@@ -76,7 +76,7 @@ def bench(
 def _calibrate(out: Path | None, *, as_json: bool, dry_run: bool, threads: int) -> None:
     """`termwise bench --calibrate`: measure, keep, say."""
     from termwise.bench.calibrate import default_folder, describe_calibration, run_calibration
-    from termwise.study.opening import check_reservable, reserved
+    from termwise.commands.folders import check_reservable, reserved
 
     folder = out or default_folder(threads)
     if dry_run:

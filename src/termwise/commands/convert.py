@@ -87,11 +87,11 @@ def convert(
         "device": device, "dtype": dtype,
     }  # fmt: skip
     config = ConvertConfig(**asked)
+    from termwise.commands.folders import check_reservable, reserved, run_folder
     from termwise.conversion.run import convert as run_convert
     from termwise.conversion.run import describe
-    from termwise.study.opening import check_reservable, reserved, run_folder
 
-    folder = run_folder(out, default_folder(config), models=(model,), text=config.text)
+    folder = run_folder(out, default_folder(config), model)
     if dry_run:
         check_reservable(folder, "convert")
         show(describe(config, folder), as_json)

@@ -54,8 +54,8 @@ def evaluate(
 
     A catalogue name is built untrained for perplexity, and trained on the recall task for recall.
     """
+    from termwise.commands.folders import check_reservable, reserved, run_folder
     from termwise.study.evaluate import EvaluateConfig, default_folder, describe, evaluate_models
-    from termwise.study.opening import check_reservable, reserved, run_folder
 
     asked: dict[str, Any] = {
         "models": tuple(models), "tasks": tuple(task.strip() for task in tasks.split(",")), "text": tuple(text or ()),
@@ -63,7 +63,7 @@ def evaluate(
         "device": device, "dtype": dtype,
     }  # fmt: skip
     config = EvaluateConfig(**asked)
-    folder = run_folder(out, default_folder(config), models=config.models, text=config.text)
+    folder = run_folder(out, default_folder(config), *config.models)
     if dry_run:
         check_reservable(folder, "evaluate")
         show(describe(config, folder), as_json)

@@ -60,10 +60,10 @@ def inspect(
         "window": window, "sinks": sinks, "reduced": reduced, "budget": parse_duration(budget), "seed": seed, "device": device,
     }  # fmt: skip
     config = InspectConfig(**asked)
+    from termwise.commands.folders import check_reservable, reserved, run_folder
     from termwise.inspection.run import describe, run_inspect
-    from termwise.study.opening import check_reservable, reserved, run_folder
 
-    folder = run_folder(out, default_folder(config), models=(model,), text=config.text)
+    folder = run_folder(out, default_folder(config), model)
     if dry_run:
         check_reservable(folder, "inspect")
         show(describe(config, folder), as_json)

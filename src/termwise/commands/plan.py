@@ -76,12 +76,12 @@ def plan(
         "seed": seed, "device": device, "dtype": dtype,
     }  # fmt: skip
     config = PlanConfig(**asked)
+    from termwise.commands.folders import check_reservable, reserved, run_folder
     from termwise.planning.opening import inspected
     from termwise.planning.run import describe, run_plan
-    from termwise.study.opening import check_reservable, reserved, run_folder
 
     read = inspected(config)
-    folder = run_folder(out, default_folder(config), models=(read.source,), text=read.text)
+    folder = run_folder(out, default_folder(config), read.source)
     if dry_run:
         check_reservable(folder, "plan")
         show(describe(config, folder), as_json)

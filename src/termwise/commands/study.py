@@ -58,10 +58,11 @@ def study(
     more variants or seeds extend the study.
     """
     started = time.monotonic()
+    from termwise.commands.folders import check_reservable, reserved
     from termwise.results import parse_duration
     from termwise.study.experiment import default_workers, dry_run_study, run_study
     from termwise.study.grid import DEFAULT_VARIANTS, StudyConfig, split_names
-    from termwise.study.opening import check_reservable, default_folder, reserved, run_folder
+    from termwise.study.opening import default_folder
 
     asked: dict[str, Any] = {
         "data": tuple(data or ()), "column": column, "document": document, "errors": errors, "tokenizer": tokenizer,
@@ -73,7 +74,7 @@ def study(
     config = StudyConfig(**asked)
     num_workers = workers or default_workers(device)
     console = progress_console()
-    folder = run_folder(out, default_folder(config), text=config.data)
+    folder = out or default_folder(config)
     if dry_run:
         check_reservable(folder, "study")
         show(dry_run_study(config, folder, num_workers=num_workers, console=console, started=started), as_json)

@@ -49,10 +49,10 @@ def variants(
     if plot and out.is_dir():
         raise ValueError(f"--out {out} is a folder; name the page to write, e.g. {out / 'sentence.html'}")
     if plot:
-        from termwise.study.opening import check_apart
+        from termwise.commands.folders import check_apart
 
         if model is not None and "out" in given(context_of_call):
-            check_apart(out, models=(model,))
+            check_apart(out, model)
         from termwise.analysis.sentence import look
         from termwise.models.naming import plotted_model
         from termwise.report.sentence import write

@@ -59,11 +59,11 @@ def verify(
     float64. Exit code 0: all agree, 1: a check failed, 2: bad input. An interrupted run goes on; a finished one is made again.
     """
     from termwise.bench.config import parse_lengths
+    from termwise.commands.folders import check_reservable, reserved, run_folder
     from termwise.evaluation import verification
     from termwise.evaluation.verify_config import VerifyConfig, default_folder, resolved
     from termwise.results import parse_duration
     from termwise.study.budget import format_duration
-    from termwise.study.opening import check_reservable, reserved, run_folder
 
     lengths = parse_lengths(soak, option="--soak")
     if len(lengths) != 1:
@@ -71,7 +71,7 @@ def verify(
     seconds = None if budget is None else parse_duration(budget)
     config = VerifyConfig(model, tuple(text or ()), column, errors, lengths[0], quick, dtype, device, seed, seconds)
     settings = resolved(config)
-    folder = run_folder(out, default_folder(settings), models=(model,), text=config.text)
+    folder = run_folder(out, default_folder(settings), model)
     if dry_run:
         check_reservable(folder, "verify")
         show(verification.describe(config, folder, settings), as_json)

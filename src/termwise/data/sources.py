@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import re
 import stat
@@ -25,7 +26,7 @@ STANDARD_LIBRARY_SKIPS = frozenset({
 })  # fmt: skip
 SNIFFED_BYTES = 8192
 RUNS_FOLDER = "termwise-runs"
-RUN_FILES = frozenset({"run.json", "records.jsonl"})
+RUN_FIELDS = frozenset({"run_id", "command", "resolved"})
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """One thing the user named: a file, a match of a glob, a folder or hub name, or the standard library."""
+    """One thing the user named: a file, a match of a glob, a folder or hub name, the standard library, or a run that a glob met."""
 
     kind: str
     path: str
@@ -72,6 +73,8 @@ class Root:
         """The files below this root in a fixed order: the files of a folder by name, then its subfolders by name."""
         if self.kind == "hub":
             yield Source(self.path, "hub")
+        elif self.kind == "run":
+            skipped.add("runs", self.path)
         elif self.kind in ("file", "match"):
             source = _source(self.path, os.stat(self.path))
             if self.kind == "match" and source.format != "parquet" and looks_binary(self.path):
@@ -123,12 +126,6 @@ def check_text(paths: Sequence[str] | None, column: str | None) -> None:
         refuse_column(column, {source.format for root in roots for source in root.sources(Skipped())})
 
 
-def folder_read_with(paths: Sequence[str], place: str | Path) -> str | None:
-    """The folder among the paths whose walk would read files in `place`, which need not be there yet; None where none would."""
-    found = (root.path for root in find_roots(paths) if root.kind == "folder")
-    return next((top for top in found if _comes_by(os.path.realpath(top), Path(os.path.realpath(place)))), None)
-
-
 def refuse_column(column: str | None, formats: Set[str]) -> None:
     """ValueError for a column where every source is plain text: it would be ignored in silence."""
     if column is not None and formats == {"text"}:
@@ -170,7 +167,7 @@ def _expand(path: str) -> list[Root]:
         found = _glob(expanded)
         if not found:
             raise ValueError(f"no file matches {path!r}; ** crosses folders, hidden files need a literal dot")
-        return [Root("folder" if os.path.isdir(match) else "match", match) for match in found]
+        return [_match(path) if run is None else Root("run", run) for path, run in found]
     raise ValueError(f"no such file or folder {path!r}{_near_path(expanded)}")
 
 
@@ -184,18 +181,15 @@ def _is_walked(real: str, kind: str, folders: list[str]) -> bool:
     return False
 
 
-def _comes_by(top: str, place: Path) -> bool:
-    """Whether the walk of a folder enters `place`: not by hidden folders, nor by those of earlier runs."""
-    if not place.is_relative_to(top):
+def _holds_runs(folder: str | Path) -> bool:
+    """Whether what a folder holds was written by earlier commands: it would change a text at every call, and is no data."""
+    if os.path.basename(folder) == RUNS_FOLDER:
+        return True
+    try:
+        run = json.loads(Path(folder, "run.json").read_bytes())
+    except (OSError, ValueError):
         return False
-    entered = [place, *place.parents][: len(place.relative_to(top).parts)]
-    return not any(folder.name.startswith(".") or _holds_runs(str(folder)) for folder in entered)
-
-
-def _holds_runs(folder: str) -> bool:
-    """Whether what a folder holds was written by earlier commands."""
-    is_run = all(os.path.exists(os.path.join(folder, name)) for name in RUN_FILES)
-    return is_run or os.path.basename(folder) == RUNS_FOLDER
+    return isinstance(run, dict) and run.keys() >= RUN_FIELDS
 
 
 def _near_path(path: str) -> str:
@@ -232,7 +226,6 @@ def _walk(top: str, skipped: Skipped, is_library: bool) -> Iterator[Source]:
             continue
         seen.add((identity.st_dev, identity.st_ino))
         if folder != top and _holds_runs(folder):
-            # What earlier commands wrote is no data: it would change the text at every call.
             skipped.add("runs", folder)
             continue
         subfolders = []
@@ -268,8 +261,8 @@ def _kind(path: str, name: str, suffixes: Set[str]) -> tuple[str, os.stat_result
     return "text", info
 
 
-def _glob(pattern: str) -> list[str]:
-    """The files that match, in order, and the folders unless `**` reaches their files anyway.
+def _glob(pattern: str) -> list[tuple[str, str | None]]:
+    """The files that match, in order, and the folders unless `**` reaches their files anyway, each with the run that it lies in.
 
     pathlib's `**` does not follow links to folders (the glob module's does); hidden names need a literal dot.
     """
@@ -283,4 +276,15 @@ def _glob(pattern: str) -> list[str]:
         hidden = [part for part in path.relative_to(base).parts if part.startswith(".")]
         if all(any(Path(part).match(name) for name in named) for part in hidden):
             found.append(str(path))
-    return sorted(path for path in found if os.path.isfile(path) or (os.path.isdir(path) and "**" not in parts))
+    kept = sorted(path for path in found if os.path.isfile(path) or (os.path.isdir(path) and "**" not in parts))
+    return [(path, _run_between(base, Path(path))) for path in kept]
+
+
+def _run_between(base: Path, path: Path) -> str | None:
+    """The first folder of earlier runs that a glob went through on its way from `base`, which was named itself."""
+    between = path.relative_to(base).parents
+    return next((str(base / part) for part in reversed(between) if part.name and _holds_runs(base / part)), None)
+
+
+def _match(path: str) -> Root:
+    return Root("folder" if os.path.isdir(path) else "match", path)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from termwise.data.sources import folder_read_with
-from termwise.results import FolderLock, RunFolder, config_hash
+from termwise.results import RunFolder, config_hash
 from termwise.study.grid import EXTENDABLE, Entry, StudyConfig, merge
 from termwise.study.measures import few_scored
 
@@ -31,56 +28,6 @@ def default_folder(config: StudyConfig) -> Path:
     With or without --control: a control is added to the study that it checks.
     """
     return Path("termwise-runs") / f"study-{config_hash(config.model_dump(mode='json', exclude={'control'}))}"
-
-
-def run_folder(out: Path | None, default: Path, *, models: Sequence[str] = (), text: Sequence[str] = ()) -> Path:
-    """The folder of a run: `out` as it was given, apart from what the run reads, else the default, wherever that lies."""
-    if out is not None:
-        check_apart(out, models=models, text=text)
-    return out or default
-
-
-def check_apart(out: Path, *, models: Sequence[str] = (), text: Sequence[str] = ()) -> None:
-    """ValueError for an `out` inside a folder of text, where it would be read as text later, or inside the folder of a model."""
-    if text and (folder := folder_read_with(text, out)) is not None:
-        raise ValueError(
-            f"--out {out} lies in {folder}, which is read as text: what is written there would be read next time; "
-            "give a folder outside of it"
-        )
-    for own in filter(None, map(_own_folder, models)):
-        if Path(os.path.realpath(out)).is_relative_to(os.path.realpath(own)):
-            raise ValueError(
-                f"--out {out} lies in {own}, the folder of the model, which stays as it is; give one outside of it"
-            )
-
-
-def _own_folder(model: str) -> Path | None:
-    """The folder that a model is: the one named, or the `model` of a run. None for a file and for a name of the catalogue."""
-    path = Path(model).expanduser()
-    found = [folder for folder in (path, path / "model") if (folder / "config.json").is_file()]
-    return found[0] if found else path if any(path.glob("*.gguf")) else None
-
-
-@contextlib.contextmanager
-def reserved(folder: Path, command: str) -> Iterator[None]:
-    """Hold the lock of a run folder; what fails before there is a run.json leaves nothing behind.
-
-    A folder that is not this command's is refused before anything is written into it.
-    """
-    RunFolder.check(folder, command)
-    was_there = folder.exists()
-    try:
-        with FolderLock(folder):
-            yield
-    finally:
-        if not was_there and not (folder / "run.json").exists():
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def check_reservable(folder: Path, command: str) -> None:
-    """Refuse what `reserved` would refuse, before a dry run says what would be done there; nothing is written."""
-    RunFolder.check(folder, command)
-    FolderLock(folder).check()
 
 
 def open_study_text(config: StudyConfig, cache: Path) -> tuple[Text, dict[str, Any]]:
