@@ -195,10 +195,11 @@ def test_labels_are_spread_in_order_and_inside(positions, gap):
         assert moved == pytest.approx(positions)
 
 
-@given(some.lists(some.tuples(some.floats(0, 400), some.floats(0, 300)), min_size=1, max_size=15))
-def test_labels_beside_points_cover_nothing(points):
+@given(some.lists(some.tuples(some.floats(0, 400), some.floats(0, 300)), min_size=1, max_size=15), some.floats(3, 20))
+def test_labels_beside_points_cover_nothing(points, radius):
     boxes = []
-    for (x, y), label in zip(points, beside(points, [60.0] * len(points), (400, 300)), strict=True):
+    labels = beside(points, [60.0] * len(points), (400, 300), [radius] * len(points))
+    for (x, y), label in zip(points, labels, strict=True):
         if label is None:
             continue
         left = x + label.dx - (60 if label.align == "right" else 0)
@@ -207,4 +208,5 @@ def test_labels_beside_points_cover_nothing(points):
         assert box[2] <= 400
         assert not any(box[0] < b[2] and b[0] < box[2] and box[1] < b[3] and b[1] < box[3] for b in boxes)
         assert not any(box[0] < px < box[2] and box[1] < py < box[3] for px, py in points if (px, py) != (x, y))
+        assert not (box[0] < x + radius and x - radius < box[2] and box[1] < y + radius and y - radius < box[3])
         boxes.append(box)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+RADIUS = 5.0  # of a point of the usual size, in pixels
 
 
 def spread(positions: Sequence[float], gap: float, low: float, high: float) -> list[float]:
@@ -45,6 +48,15 @@ class Label:
     dy: float
     align: Literal["left", "right"]
 
+    def beyond(self, radius: float) -> Label:
+        """The same beside a point of another size than the usual."""
+        more = radius - RADIUS
+        return Label(
+            self.dx + math.copysign(more, self.dx),
+            self.dy + (math.copysign(more, self.dy) if self.dy else 0.0),
+            self.align,
+        )
+
 
 _SIDES = (
     Label(9, 0, "left"),
@@ -57,18 +69,23 @@ _SIDES = (
 
 
 def beside(
-    points: Sequence[tuple[float, float]], widths: Sequence[float], frame: tuple[float, float], height: float = 13.0
+    points: Sequence[tuple[float, float]],
+    widths: Sequence[float],
+    frame: tuple[float, float],
+    radii: Sequence[float] | None = None,
+    height: float = 13.0,
 ) -> list[Label | None]:
     """A side for the label of each point, in order of importance, that covers no point and no earlier label.
 
-    Points beyond the given widths have no label. `frame` is the width and height of the plot in pixels. None where no
-    side is free.
+    Points beyond the given widths have no label. `frame` is the width and height of the plot, `radii` how large each point is
+    drawn, in pixels. None where no side is free.
     """
-    taken = [(x - 5, y - 5, x + 5, y + 5) for x, y in points]
+    radii = [RADIUS] * len(points) if radii is None else radii
+    taken = [(x - r, y - r, x + r, y + r) for (x, y), r in zip(points, radii, strict=True)]
     labels: list[Label | None] = []
     for index, ((x, y), width) in enumerate(zip(points, widths, strict=False)):
         free = None
-        for side in _SIDES:
+        for side in (side.beyond(radii[index]) for side in _SIDES):
             left = x + side.dx - (width if side.align == "right" else 0)
             box = (left, y + side.dy - height / 2, left + width, y + side.dy + height / 2)
             is_inside = box[0] >= 0 and box[2] <= frame[0] and box[1] >= 0 and box[3] <= frame[1]

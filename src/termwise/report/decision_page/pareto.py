@@ -119,7 +119,8 @@ def _chart(spots: list[Spot], x_title: str, is_timed: bool, say: Words) -> dict[
     zero = drawing.chart("zero").mark_rule(color=drawing.FAINT, strokeDash=[3, 3]).encode(y=alt.Y("y:Q", scale=scale))
     layers = [zero, strokes, dots]
     datasets: dict[str, list[dict[str, Any]]] = {"rows": rows, "zero": [{"y": 0.0}]}
-    for place, label in enumerate(_labels(spots, x_frame, y_frame)):
+    radii = [math.sqrt(row["size"] / math.pi) for row in rows]
+    for place, label in enumerate(_labels(spots, radii, x_frame, y_frame)):
         if label is not None:
             datasets[f"label{place}"] = [rows[place]]
             text = drawing.chart(f"label{place}").mark_text(dx=label.dx, dy=label.dy, align=label.align)
@@ -133,12 +134,14 @@ def _area(memory: float | None, most: float) -> float:
 
 
 def _ticks(frame: list[float]) -> list[float]:
-    """Powers of ten and their neighbours; in a narrow frame two digits of its own values."""
+    """Powers of ten and their neighbours; in a narrow frame its own values, as many digits as tell them apart."""
     ticks = drawing.decades(*frame)
     if len(ticks) > 2:
         return ticks
     low, high = frame
-    return [float(f"{low * (high / low) ** part:.2g}") for part in (0.1, 0.37, 0.63, 0.9)]
+    wanted = [low * (high / low) ** part for part in (0.1, 0.37, 0.63, 0.9)]
+    rounded = ([float(f"{value:.{digits}g}") for value in wanted] for digits in (2, 3))
+    return next((found for found in rounded if len(set(found)) == len(found)), wanted)
 
 
 def _logarithmic(values: Sequence[float]) -> list[float]:
@@ -147,11 +150,11 @@ def _logarithmic(values: Sequence[float]) -> list[float]:
     return [low / margin, high * margin]
 
 
-def _labels(spots: list[Spot], x_frame: list[float], y_frame: list[float]) -> Any:
+def _labels(spots: list[Spot], radii: list[float], x_frame: list[float], y_frame: list[float]) -> Any:
     """Where names go, today first, then the candidates in their order."""
     across = math.log(x_frame[1] / x_frame[0])
     pixels = [
         (WIDTH * math.log(s.x / x_frame[0]) / across, HEIGHT * (y_frame[1] - s.rise) / (y_frame[1] - y_frame[0]))
         for s in spots
     ]
-    return beside(pixels, [drawing.LETTER * len(drawing.short(s.name)) for s in spots], (WIDTH, HEIGHT))
+    return beside(pixels, [drawing.LETTER * len(drawing.short(s.name)) for s in spots], (WIDTH, HEIGHT), radii)
