@@ -112,3 +112,40 @@ def test_a_run_may_lie_in_its_text_and_is_no_part_of_it(place, capsys):
         assert (found, skipped.runs) == (["text.txt"], 1)
     named = [one.path for root in find_roots(["notes/scores/*.txt"]) for one in root.sources(Skipped())]
     assert named == ["notes/scores/more.txt"]
+
+
+def test_a_glob_does_not_read_the_run_that_it_is_for(place, capsys):
+    """Its lock is there before its text is read, and the same command finds the same text."""
+    asked = (
+        "inspect",
+        "model",
+        "--text",
+        "notes/**",
+        "--length",
+        "32",
+        "--window",
+        "8",
+        "--texts",
+        "2",
+        "--budget",
+        "1s",
+    )
+    for _ in range(2):
+        code, out, err = typed(capsys, *asked, "--out", "notes/run")
+        assert code == 0, err
+        assert "text: 1 document" in out + err and "notes/run" not in (out + err).split("text:")[1].splitlines()[0]
+
+
+def test_a_run_that_is_in_its_model_already_goes_on(place, capsys):
+    asked = ("inspect", "model", "--text", "notes", "--length", "32", "--window", "8", "--texts", "2", "--budget", "1s")
+    assert typed(capsys, *asked, "--out", "run")[0] == 0
+    (place / "run").rename(place / "model" / "run")
+    code, _, err = typed(capsys, *asked, "--out", "model/run")
+    assert code == 0, err
+
+
+def test_a_tilde_is_the_home_of_the_user(place, capsys, monkeypatch):
+    monkeypatch.setenv("HOME", str(place / "home"))
+    code, _, err = typed(capsys, "convert", "model", "--plan", "identity", "--out=~/out")
+    assert code == 0, err
+    assert (place / "home" / "out" / "run.json").exists() and not (place / "~").exists()

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from termwise.evaluation.exam import Exam, Sizes, specs_of
+from termwise.evaluation.exam import Exam, Sizes
 from termwise.models import build
 
 
@@ -21,7 +21,7 @@ def small(name: str, **overrides: Any):
 
 def examined(model: Any, stage: str = "float64") -> Exam:
     """A stage that is ready; what is exact is computed here."""
-    sizes = Sizes.of(specs_of(model.config))
+    sizes = Sizes.of(model.config.groups)
     text = torch.randint(29, (sizes.num_tokens,), generator=torch.Generator().manual_seed(1))
     exam = Exam(model, text, stage, seed=0)
     with exam.at_work():

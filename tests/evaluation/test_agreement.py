@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -13,12 +14,13 @@ from termwise import cli
 from termwise.attention.names import parse
 from termwise.attention.state import AttentionState
 from termwise.evaluation import agreement, verification
-from termwise.evaluation.exam import Sizes, specs_of
+from termwise.evaluation.exam import Sizes
 from termwise.evaluation.judging import allowed, judged
 from termwise.evaluation.subject import open_subject
 from termwise.evaluation.tracing import Errors
 from termwise.evaluation.verify_config import VerifyConfig, default_folder, resolved
 from termwise.models import build
+from termwise.models.groups import HeadGroup
 from termwise.report.read import read
 from termwise.report.verify_view import verify_view
 from termwise.results import RunFolder
@@ -95,7 +97,7 @@ def test_rolled_back_to_an_empty_buffer_then_stepped_with_decay():
 
 def test_sequences_pass_windows_two_folds_and_position_256():
     for name in ("softmax", "taylor:0..2@mean+w300s4"):
-        sizes = Sizes.of(specs_of(small(name).config))
+        sizes = Sizes.of(small(name).config.groups)
         assert sizes.main >= max(sizes.first_fold + 128, 257)
         assert min(sizes.prefixes) == 1
     assert sizes.first_fold == 304 + 127
@@ -103,9 +105,16 @@ def test_sequences_pass_windows_two_folds_and_position_256():
 
 def test_batches_pass_the_folds_of_a_head_of_every_kind_the_long_sequence_those_of_all():
     names = ["taylor:0@mean8+w900s4e64", "taylor:0@mean4+w40s4e64", "taylor:0,1@mean+w200s4", "taylor:0,1@mean+w500s4"]
-    sizes = Sizes.of([parse(name) for name in names])
+    alone = [[HeadGroup((0,), parse(name))] for name in names]
+    sizes = Sizes.of(alone)
     assert (sizes.first_fold, sizes.batch_fold) == (900 + 4 + 64 + 127, 200 + 4 + 127)
     assert sizes.main > sizes.first_fold + 128 and max(sizes.prefixes) + sizes.more > sizes.batch_fold + 64
+    # Several heads in one state, and a state after another in its layer, are code of their own.
+    together = [HeadGroup((0, 1), parse("taylor:0,1@mean+w300s4"))]
+    assert Sizes.of([*alone, together]).batch_fold == 300 + 4 + 127
+    second = [HeadGroup((0,), parse(names[1])), HeadGroup((1,), parse("taylor:0,1@mean+w400s4"))]
+    assert Sizes.of([*alone, together, second]).batch_fold == 400 + 4 + 127
+    assert Sizes.of([*alone, together, second, list(reversed(second))]).batch_fold == 300 + 4 + 127
 
 
 def inside(*arguments) -> int:
@@ -257,6 +266,19 @@ def test_changed_weights_are_another_folder(llama):
     after = default_folder(resolved(config))
     weights.write_text(kept)
     assert before != after
+
+
+def test_memory_is_told_flat_only_where_slots_are_full():
+    """A window that is not full yet grows, and is no fault."""
+    from termwise.evaluation import soak, soaked
+
+    model = small("taylor:0@mean+w300s4e64", max_position_embeddings=2048)
+    text = torch.randint(29, (1200,), generator=torch.Generator().manual_seed(1))
+    short, long = (soak.stream(model, text, length, lambda done: None) for length in (512, 1024))
+    assert soaked.memory(short).status == "not_measured" and "too short" in soaked.memory(short).reason
+    assert soaked.memory(long).status == "ok"
+    parts = [*long.parts[:-1], dataclasses.replace(long.parts[-1], nbytes=long.parts[-1].nbytes + 64)]
+    assert soaked.memory(dataclasses.replace(long, parts=parts)).status == "failed"
 
 
 def test_a_soak_finds_sums_that_are_rounded():

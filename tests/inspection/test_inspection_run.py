@@ -15,7 +15,7 @@ from termwise.analysis.replacing import replaced
 from termwise.analysis.replaying import record, run
 from termwise.attention.names import parse
 from termwise.inspection import measuring
-from termwise.inspection.config import DEFAULT_LENGTH, InspectConfig, default_folder
+from termwise.inspection.config import DEFAULT_LENGTH, InspectConfig, default_folder, fitted
 from termwise.inspection.run import describe
 from termwise.models import naming
 from termwise.results import RunFolder
@@ -194,8 +194,17 @@ def test_texts_are_as_long_as_is_usual_or_as_the_model_allows(context, length, t
 
 def test_slots_that_cover_all_that_a_model_was_made_for_are_refused(places, tmp_path):
     asked = config(*places, length=None, window=60, sinks=4)
-    with pytest.raises(ValueError, match="--window 60 and --sinks 4 cover a text of --length 64"):
+    with pytest.raises(
+        ValueError, match=r"--window 60 and --sinks 4 cover the 64 tokens that .* takes.*smaller slots, e.g. --window 16"
+    ):
         describe(asked, tmp_path / "out")
+    with pytest.raises(ValueError, match=r"cover a text of --length 48: .*give longer texts or smaller slots"):
+        describe(config(*places, length=48, window=60, sinks=4), tmp_path / "out")
+
+
+def test_a_context_too_short_for_any_text_is_named():
+    with pytest.raises(ValueError, match="m has a context of 4; an inspection reads texts of at least 8 tokens"):
+        fitted(InspectConfig(model="m"), 4)
 
 
 def test_the_usual_length_has_the_folder_it_always_had():
@@ -203,9 +212,7 @@ def test_the_usual_length_has_the_folder_it_always_had():
     assert default_folder(InspectConfig(model="m")) == default_folder(usual)
 
 
-def test_slots_as_long_as_the_text_and_single_texts_are_refused():
-    with pytest.raises(ValueError, match="nothing would be reduced"):
-        InspectConfig(model="m", length=68)
+def test_single_texts_are_refused():
     with pytest.raises(ValueError, match="texts"):
         InspectConfig(model="m", texts=1)
 

@@ -16,14 +16,14 @@ WRITTEN = "[+0.010, +0.020]"
 TARGETS = {"share": None, "holds": 0.5, "broken": 0.015}
 PLAN = {
     "en": {
-        "share": "With 25.0 % of the cache's bytes the loss rises by +0.012 nats a token {}.",
-        "holds": "The loss rises by +0.012 nats a token {} with 25.0 % of the cache's bytes: the target of 0.5 holds.",
-        "broken": "The loss rises by +0.012 nats a token {} with 25.0 % of the cache's bytes: the target of 0.015 is not shown",
+        "share": "With 25.0 % of the cache's bytes the loss changes by +0.012 nats a token {}.",
+        "holds": "The loss changes by +0.012 nats a token {} with 25.0 % of the cache's bytes: the target of 0.5 holds.",
+        "broken": "The loss changes by +0.012 nats a token {} with 25.0 % of the cache's bytes: the target of 0.015 is not shown",
     },
     "ja": {
-        "share": "キャッシュのバイト数の25.0%で、損失は+0.012ナット/トークン（{}）増加します。",
-        "holds": "損失は+0.012ナット/トークン（{}）増加します。目標0.5は守られています。",
-        "broken": "損失は+0.012ナット/トークン（{}）増加します。目標0.015が守られるとは示されていません。",
+        "share": "キャッシュのバイト数の25.0%で、損失は+0.012ナット/トークン（{}）変化します。",
+        "holds": "損失は+0.012ナット/トークン（{}）変化します。目標0.5は守られています。",
+        "broken": "損失は+0.012ナット/トークン（{}）変化します。目標0.015が守られるとは示されていません。",
     },
 }
 NONE = {"en": "(no interval)", "ja": "区間なし"}

@@ -123,7 +123,7 @@ def _notes(roots: Sequence[Root], num_sources: int, counts: Counts, sizes: Seque
     if roots[0].kind == "library":
         yield f"no text given: the source of this Python's standard library, {counted(num_sources, 'file')} ({roots[0].path!r})"
     else:
-        documents = counted(len(sizes), "document")
-        yield f"text: {documents}, {sum(sizes):,} characters in {', '.join(repr(root.path) for root in roots[:4])}"
+        documents, read = counted(len(sizes), "document"), [repr(root.path) for root in roots if root.kind != "run"]
+        yield f"text: {documents}, {sum(sizes):,} characters in {', '.join(read[:4])}"
     if counts.replaced:
         yield f"replaced {counted(counts.replaced, 'piece of bad UTF-8 by U+FFFD', 'pieces of bad UTF-8 by U+FFFD')}"

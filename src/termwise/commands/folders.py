@@ -12,8 +12,11 @@ from termwise.results import FolderLock, RunFolder
 
 
 def run_folder(out: Path | None, default: Path, *models: str) -> Path:
-    """The folder of a run: `out` as it was given, apart from the models it reads, else the default, wherever that lies."""
-    if out is not None:
+    """The folder of a run: `out` as it was given, apart from the models it reads, else the default, wherever that lies.
+
+    A run that is there goes on where it is.
+    """
+    if out is not None and not (out / "run.json").exists():
         check_apart(out, *models)
     return out or default
 

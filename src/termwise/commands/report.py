@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from termwise.commands.shared import Json
+from termwise.commands.shared import Json, at_home
 
 
 def report(
@@ -35,7 +35,10 @@ def report(
         int | None, typer.Option(help="New tokens a request. [default: 256]", show_default=False)
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the report. [default: termwise-runs/report-HASH]", show_default=False)
+        Path | None,
+        typer.Option(
+            help="Folder of the report. [default: termwise-runs/report-HASH]", show_default=False, callback=at_home
+        ),
     ] = None,
     pages: Annotated[
         bool, typer.Option("--pages", help="Write the page of every run again too, in its own folder.")

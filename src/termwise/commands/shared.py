@@ -20,10 +20,19 @@ Data = Annotated[
         show_default=False,
     ),
 ]
+
+
+def at_home(path: Path | None) -> Path | None:
+    """A leading `~` as the user's home: no shell does it behind `--out=`."""
+    return None if path is None else path.expanduser()
+
+
 Out = Annotated[
     Path | None,
     typer.Option(
-        help="Run folder. [default: termwise-runs/COMMAND-HASH, so that the same command resumes]", show_default=False
+        help="Run folder. [default: termwise-runs/COMMAND-HASH, so that the same command resumes]",
+        show_default=False,
+        callback=at_home,
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object at the end instead of a table.")]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from termwise.commands.shared import Json, given, show
+from termwise.commands.shared import Json, at_home, given, show
 
 # What only a drawing takes, and what only the sizes of states do.
 DRAWING = {"sentence", "model", "layer", "head", "out", "lang"}
@@ -35,7 +35,9 @@ def variants(
     head: Annotated[int | None, typer.Option(help="The head for --plot.", show_default=False)] = None,
     length: Annotated[int, typer.Option(min=1, help="Context length for the sizes of states.")] = 8192,
     width: Annotated[int, typer.Option(min=1, help="Width of keys and values of one head for the sizes.")] = 64,
-    out: Annotated[Path, typer.Option(help="The page that --plot writes.")] = Path("termwise-runs/sentence.html"),
+    out: Annotated[Path, typer.Option(help="The page that --plot writes.", callback=at_home)] = Path(
+        "termwise-runs/sentence.html"
+    ),
     lang: Annotated[str, typer.Option(help="Language of the page that --plot writes: en or ja.")] = "en",
     as_json: Json = False,
 ) -> None:

@@ -26,6 +26,7 @@ STANDARD_LIBRARY_SKIPS = frozenset({
 })  # fmt: skip
 SNIFFED_BYTES = 8192
 RUNS_FOLDER = "termwise-runs"
+RUN_LOCK = "lock.guard"  # there before anything else is
 RUN_FIELDS = frozenset({"run_id", "command", "resolved"})
 
 
@@ -183,7 +184,7 @@ def _is_walked(real: str, kind: str, folders: list[str]) -> bool:
 
 def _holds_runs(folder: str | Path) -> bool:
     """Whether what a folder holds was written by earlier commands: it would change a text at every call, and is no data."""
-    if os.path.basename(folder) == RUNS_FOLDER:
+    if os.path.basename(folder) == RUNS_FOLDER or os.path.exists(os.path.join(folder, RUN_LOCK)):
         return True
     try:
         run = json.loads(Path(folder, "run.json").read_bytes())

@@ -110,7 +110,7 @@ class _Listing:
 
     def refuse_nothing(self) -> None:
         """Raise the ValueError for sources without any text."""
-        names = ", ".join(repr(root.path) for root in self.roots[:3])
+        names = ", ".join([repr(root.path) for root in self.roots if root.kind != "run"][:3]) or "what matches"
         left_out = f" ({note})" if (note := self.skipped.note()) else ""
         if not self.num_sources:
             raise ValueError(

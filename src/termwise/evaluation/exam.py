@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from termwise.attention.forms import attend
 from termwise.evaluation.judging import Outcome, allowed, judged
 from termwise.evaluation.tracing import Errors, Parts, Traced, numbers, rows
 from termwise.evaluation.vanishing import left_out, may_cancel
+from termwise.models.groups import HeadGroup
 
 LOGIT_COLUMNS = 2048
 EVENER = 0.25  # what scores are multiplied by in the even stage
@@ -31,7 +32,7 @@ class Sizes:
     """Lengths that pass every window, two folds and position 256, in rows that fold at different columns.
 
     `first_fold`: about where the first key leaves the exact buffer of the head with the most slots, which the long sequence
-    passes. `batch_fold`: where it left those of at least one head of every kind, which batches pass: their cost grows with
+    passes. `batch_fold`: where it left those of a head of every trait, which batches pass: their cost grows with
     rows times length. `prefixes`: prompts of a batch, each continued by `more`.
     """
 
@@ -42,17 +43,20 @@ class Sizes:
     more: int = 80
 
     @classmethod
-    def of(cls, specs: list[Any]) -> Sizes:
-        """For the specs of a model.
+    def of(cls, layers: Iterable[Sequence[HeadGroup]]) -> Sizes:
+        """For the groups of heads of a model's layers.
 
         >>> from termwise.attention.spec import AttentionSpec
-        >>> Sizes.of([AttentionSpec()]).main
+        >>> Sizes.of([[HeadGroup((0,), AttentionSpec())]]).main
         333
         """
+        placed = [(place, group) for layer in layers for place, group in enumerate(layer)]
         shortest: dict[Any, int] = {}
-        for spec in sorted(specs, key=reach):
-            shortest.setdefault(kind(spec), reach(spec))
-        first, batch = (max(lengths, default=1) + 127 for lengths in (map(reach, specs), shortest.values()))
+        for place, group in sorted(placed, key=lambda one: reach(one[1].spec)):
+            for trait in traits(place, group):
+                shortest.setdefault(trait, reach(group.spec))
+        slots = [reach(group.spec) for _, group in placed]
+        first, batch = (max(lengths, default=1) + 127 for lengths in (slots, shortest.values()))
         return cls(first, batch, max(first + 141, 333), (batch - 3, batch - 40, 1, 70))
 
     @property
@@ -68,8 +72,15 @@ def reach(spec: Any) -> int:
     return spec.local.window + spec.local.sinks + spec.local.heavy + (spec.local.evict_every or 0)
 
 
+def traits(place: int, group: HeadGroup) -> tuple[Any, ...]:
+    """What tells the code that a group of heads runs through from others': its kind; the first of its
+    layer or a later one, one head or several, each with a tail, with slots alone, or with neither."""
+    family = (group.spec.has_tail, group.spec.local is not None)
+    return kind(group.spec), ("first", *family, place == 0), ("one head", *family, len(group.kv_heads) == 1)
+
+
 def kind(spec: Any) -> Any:
-    """What a spec does, however many slots and centers it has: specs of one kind run through the same code.
+    """What a spec does, however many slots and centers it has.
 
     >>> from termwise.attention.names import parse
     >>> kind(parse("taylor:0@mean32+w1000s4e64")) == kind(parse("taylor:0@mean8+w64s4e64"))
@@ -97,7 +108,7 @@ class Exam:
     def __init__(self, model: Any, text: Tensor, stage: str, seed: int) -> None:
         self.model, self.stage, self.seed = model, stage, seed
         self.dtype = DTYPES[stage]
-        self.sizes = Sizes.of(specs_of(model.config))
+        self.sizes = Sizes.of(model.config.groups)
         self.sequences = _cut(text, self.sizes)
         vocabulary = model.config.vocab_size
         chance = torch.Generator().manual_seed(seed)

@@ -20,7 +20,7 @@ from termwise.attention.cost import cost
 from termwise.attention.forms import attend
 from termwise.attention.rows import RowCounts
 from termwise.attention.state import FOLD, AttentionState
-from termwise.evaluation.exam import forced, has_choices, specs_of
+from termwise.evaluation.exam import forced, has_choices, reach, specs_of
 from termwise.evaluation.judging import PROMISED
 
 PIECE = 512
@@ -130,6 +130,7 @@ class Stream:
     last_step: float
     not_finite: int | None
     is_constant: bool
+    full_from: int  # tokens after which every exact slot is taken and keys have left
     has_states_alone: bool
     may_be_negative: bool
     dtype: torch.dtype
@@ -143,7 +144,7 @@ def stream(model: Any, text: Tensor, length: int, tick: Callable[[int], None]) -
     parts: list[Part] = []
     not_finite: int | None = None
     clock: dict[int, list[float]] = {}
-    done, reach = 0, min(length, FAR, math.isqrt(SCORES // model.config.num_attention_heads))
+    done, compared = 0, min(length, FAR, math.isqrt(SCORES // model.config.num_attention_heads))
     ends: dict[int, Tensor] = {}
     unit = _phase(specs_of(model.config), length)
     stops = [round(length * (i + 1) / PARTS) // unit * unit for i in range(PARTS)]
@@ -154,7 +155,7 @@ def stream(model: Any, text: Tensor, length: int, tick: Callable[[int], None]) -
             if not_finite is None and not bool(logits.isfinite().all()):
                 not_finite = done + size - 1
             done += size
-            if done <= reach:
+            if done <= compared:
                 ends[done - 1] = logits[0, -1].double().cpu()
             tick(done)
             if done in stops:
@@ -166,6 +167,7 @@ def stream(model: Any, text: Tensor, length: int, tick: Callable[[int], None]) -
     return Stream(
         parts, twin.apart, frozenset(twin.chosen), twin.rows, first, last, not_finite,
         all(spec.is_constant_size for spec in specs),
+        max(map(reach, specs)) + 2 * FOLD,
         not any(layer.past for layer in cache.layers),
         any(getattr(spec.kernel, "allow_negative", False) for spec in specs),
         next(model.parameters()).dtype,

@@ -78,9 +78,13 @@ def memory(seen: Stream) -> Outcome:
     if not seen.is_constant:
         reason = f"some heads are exact, so their cache grows: {sizes[0]:,} B after {seen.parts[0].stop:,} tokens, {sizes[-1]:,} B at the end"
         return Outcome(None, status="excluded", reason=reason, **told)
-    if len(set(sizes[1:])) > 1:
-        reason = f"no head is exact, yet the cache grows from {sizes[1]:,} B after {seen.parts[1].stop:,} tokens to {sizes[-1]:,} B"
-        return Outcome(sizes[-1], sizes[1], "failed", reason, **told)
+    full = [part for part in seen.parts[1:] if part.stop >= seen.full_from]
+    if len(full) < 2:
+        reason = f"exact slots are taken after {seen.full_from:,} tokens only, a stream of {seen.parts[-1].stop:,} is too short (--soak)"
+        return Outcome(None, status="not_measured", reason=reason, **told)
+    if len({part.nbytes for part in full}) > 1:
+        reason = f"no head is exact, yet the cache grows from {full[0].nbytes:,} B after {full[0].stop:,} tokens to {sizes[-1]:,} B"
+        return Outcome(sizes[-1], full[0].nbytes, "failed", reason, **told)
     held, formula = seen.parts[-1].held, seen.parts[-1].formula
     if held != formula:
         reason = f"the states hold {held:,} B, the formula says {formula:,} B"

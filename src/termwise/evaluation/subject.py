@@ -51,7 +51,7 @@ def open_subject(config: VerifyConfig, cache: Path, needed: int) -> Opened:
             )
     model.eval().to(place, torch.float32)
     specs = specs_of(model.config)
-    sizes = Sizes.of(specs)
+    sizes = Sizes.of(model.config.groups)
     if sizes.batch_fold < sizes.first_fold:
         notes.append(_told_of_folds(model.config, sizes))
     text, told = _tokens(config, tokenizer, cache, max(sizes.num_tokens, needed + MARGIN), model.config.vocab_size)
@@ -64,10 +64,11 @@ def open_subject(config: VerifyConfig, cache: Path, needed: int) -> Opened:
 
 
 def _told_of_folds(config: Any, sizes: Sizes) -> str:
-    """Which heads lose keys from their exact slots in batches; sequences by themselves pass the slots of all."""
+    """Which of the heads that lose keys lose some in batches; in sequences by themselves all of them do."""
     from termwise.evaluation.exam import reach
 
-    heads = [(reach(group.spec), len(group.kv_heads)) for layer in config.groups for group in layer]
+    groups = [group for layer in config.groups for group in layer if group.spec.is_constant_size]
+    heads = [(reach(group.spec), len(group.kv_heads)) for group in groups]
     short = sum(count for slots, count in heads if slots + 127 <= sizes.batch_fold)
     return (
         f"single sequences pass the exact slots of every head ({sizes.main:,} tokens); batches, padded or packed, those of "

@@ -11,7 +11,7 @@ from termwise.results import config_hash
 from termwise.training.configuration import DEVICES, Configuration
 
 TOP_ORDER = 8
-DEFAULT_LENGTH = 512
+DEFAULT_LENGTH, LEAST_LENGTH = 512, 8
 REDUCED = "taylor:0..2@mean+w{window}s{sinks}"
 ENCODER_REDUCED = "taylor:0..2@mean"
 # A later command may spend more time on the same folder.
@@ -30,22 +30,13 @@ class InspectConfig(Configuration):
     column: str | None = None
     errors: Literal["strict", "replace"] = "strict"
     texts: int = pydantic.Field(4, ge=2, le=1024)
-    length: int | None = pydantic.Field(None, ge=8)
+    length: int | None = pydantic.Field(None, ge=LEAST_LENGTH)
     window: int = pydantic.Field(64, ge=1)
     sinks: int = pydantic.Field(4, ge=0)
     reduced: str | None = None
     budget: float = pydantic.Field(900.0, gt=0)
     seed: int = pydantic.Field(0, ge=0, lt=2**32)
     device: str = pydantic.Field("cpu", pattern=DEVICES)
-
-    @pydantic.model_validator(mode="after")
-    def _check_pairs(self) -> InspectConfig:
-        if self.window + self.sinks >= self.text_length:
-            raise ValueError(
-                f"--window {self.window} and --sinks {self.sinks} cover a text of --length {self.text_length}: nothing would be "
-                "reduced; give longer texts or smaller slots"
-            )
-        return self
 
     @property
     def text_length(self) -> int:
@@ -54,13 +45,17 @@ class InspectConfig(Configuration):
 
 
 def fitted(config: InspectConfig, context: int) -> InspectConfig:
-    """The settings with the length of the texts for a model of this context. ValueError where the slots cover it.
+    """The settings with the length of the texts for a model of this context. ValueError where it is too short for any.
 
     >>> fitted(InspectConfig(model="m"), 128).length, fitted(InspectConfig(model="m"), 2048).length
     (128, 512)
     """
     if config.length is not None:
         return config
+    if context < LEAST_LENGTH:
+        raise ValueError(
+            f"{config.model} has a context of {context}; an inspection reads texts of at least {LEAST_LENGTH} tokens"
+        )
     return InspectConfig(**(config.model_dump() | {"length": min(DEFAULT_LENGTH, context)}))
 
 

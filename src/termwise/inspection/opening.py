@@ -30,8 +30,9 @@ def opened(config: InspectConfig) -> tuple[InspectConfig, Pretrained, Passages, 
 
     device = usable_device(config.device)
     pretrained = open_pretrained(config.model)
-    config = fitted(config, pretrained.context)
+    config, asked = fitted(config, pretrained.context), config
     check_length(pretrained, config.text_length)
+    _check_slots(config, pretrained, is_asked=asked.length is not None)
     if pretrained.tokenizer is None:
         raise ValueError(f"{pretrained.folder} holds no tokenizer, so it reads no text; copy a tokenizer.json into it")
     usual = REDUCED.format(window=config.window, sinks=config.sinks) if pretrained.is_causal else ENCODER_REDUCED
@@ -44,6 +45,20 @@ def opened(config: InspectConfig) -> tuple[InspectConfig, Pretrained, Passages, 
     pretrained.model.to(device).requires_grad_(False)
     local = Local(config.window, config.sinks) if pretrained.is_causal else None
     return config, pretrained, passages, spec, local
+
+
+def _check_slots(config: InspectConfig, pretrained: Pretrained, *, is_asked: bool) -> None:
+    if not pretrained.is_causal or config.window + config.sinks < config.text_length:
+        return
+    slots, length = f"--window {config.window} and --sinks {config.sinks}", config.text_length
+    if is_asked:
+        raise ValueError(
+            f"{slots} cover a text of --length {length}: nothing would be reduced; give longer texts or smaller slots"
+        )
+    raise ValueError(
+        f"{slots} cover the {length} tokens that {pretrained.name} takes: nothing would be reduced; give smaller slots, "
+        f"e.g. --window {max(1, length // 4)} --sinks {min(4, length // 4)}"
+    )
 
 
 def _check_reduced(spec: AttentionSpec, pretrained: Pretrained) -> None:

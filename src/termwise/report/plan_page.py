@@ -43,7 +43,7 @@ def summary(view: PlanView, say: Words) -> Summary:
     chosen = view.chosen
     if chosen is None or chosen.rise is None:
         return Summary(say("plan.headline.none"), (), ())
-    lines = [_gain(share, record, say) for (share, _), record in sorted(view.gains.items())]
+    lines = [_gain(view, share, record, say) for (share, _), record in sorted(view.gains.items())]
     counts = Counter(head.keeps for head in view.heads)
     kinds = say.listing([say.plural(f"plan.kinds.{kind}", counts[kind]) for kind in KINDS if counts[kind]])
     lines.append(say.plural("plan.line.heads", len(view.heads), kinds=kinds))
@@ -66,12 +66,14 @@ def _headline(view: PlanView, chosen: Point, rise: Record, say: Words) -> str:
     return say(key, share=say.share(chosen.taken), rise=say.signed(rise.value), interval=interval, target=target)
 
 
-def _gain(share: float, record: Record, say: Words) -> str:
+def _gain(view: PlanView, share: float, record: Record, say: Words) -> str:
     fields = {
         "share": say.share(share),
         "value": say.signed(record.value, 4),
         "baseline": say(f"plan.baseline.{record.baseline}"),
     }
+    if view.is_rival_itself(share, str(record.baseline)):
+        return say("plan.line.gain.itself", **fields)
     if (found := answer(record)) == "few":
         return say("plan.line.gain.few", **fields)
     return say("plan.line.gain", **fields, interval=_interval(record, say, 4), answer=say(f"plan.answer.{found}"))

@@ -16,11 +16,12 @@ KINDS = ("exact", "slots", "mean", "centers")
 
 @dataclass(frozen=True)
 class Point:
-    """One plan of the front: where it aims, what it takes, what it loses, and what was foreseen."""
+    """One plan of the front: where it aims, what it keeps, what it takes, what it loses, and what was foreseen."""
 
     method: str
     share: float
     is_chosen: bool
+    digest: str  # of what every head keeps
     state: Record | None
     rise: Record | None
     planning: Record | None
@@ -68,6 +69,11 @@ class PlanView:
         """The points of a method that have a rise, by share."""
         return sorted((p for p in self.points if p.method == method and p.rise is not None), key=lambda p: p.taken)
 
+    def is_rival_itself(self, share: float, rival: str) -> bool:
+        """Whether the plan of a share is the very plan that it is compared with: no sums won their bytes."""
+        kept = {point.method: point.digest for point in self.points if point.share == share}
+        return rival in kept and kept.get("termwise") == kept[rival]
+
     def setting(self, name: str, default: Any = None) -> Any:
         """A setting as it was resolved."""
         return self.reading.setting(name, default)
@@ -103,7 +109,10 @@ def plan_view(reading: Reading) -> PlanView:
 def _point(method: str, share: float, records: dict[str, Record]) -> Point:
     any_record = next(iter(records.values()))
     names = ("state_share", "loss_rise", "planning_rise", "proxy_rise")
-    return Point(method, share, bool(any_record.subject.get("is_chosen")), *(records.get(name) for name in names))
+    subject = any_record.subject
+    return Point(
+        method, share, bool(subject.get("is_chosen")), str(subject.get("plan")), *(records.get(name) for name in names)
+    )
 
 
 def _heads(records: Iterable[Record]) -> Iterable[Head]:

@@ -174,6 +174,8 @@ def plan(
     chosen: float = 0.25,
     context: int = CONTEXT,
     layers: Any = None,
+    slots_plan: str | None = None,
+    over_uniform: tuple[float, float] | None = None,
     **resolved: Any,
 ) -> Path:
     """A plan: share -> (rise over the exact model, gain over slots alone), each an interval or not measured."""
@@ -182,11 +184,13 @@ def plan(
     made = Planted(path, "plan", settings | resolved)
     for share, (rise, gain) in points.items():
         about = {"method": "termwise", "share": share, "plan": f"p{share}", "is_chosen": share == chosen}
-        slots = {"method": "slots", "share": share, "plan": f"s{share}", "is_chosen": False}
+        slots = {"method": "slots", "share": share, "plan": slots_plan or f"s{share}", "is_chosen": False}
         made.add("plan", "state_share", share - 0.001, "share", **about)
         made.between("plan", "loss_rise", rise, baseline="exact", **about)
         made.between("plan", "loss_rise", (0.2, 0.4), baseline="exact", **slots)
         made.between("plan", "gain", gain, baseline="slots", **about)
+        if over_uniform is not None:
+            made.between("plan", "gain", over_uniform, baseline="uniform", **about)
         for text in range(3):
             made.add("loss", "held_out_nats", 3.0 + 0.1 * text + share, **about, role="reporting", text=text, n=2048)
     for text in range(3):

@@ -14,7 +14,7 @@ from planted_runs import Planted as Run
 
 from termwise.report.decision.case import gather
 from termwise.report.decision.limits import Limits
-from termwise.report.decision.rules import Answer
+from termwise.report.decision.rules import Answer, Outcome
 from termwise.results import config_hash
 
 LIMITS = Limits(context=CONTEXT)
@@ -41,14 +41,32 @@ def test_a_plan_and_the_conversion_that_follows_it_are_one_candidate(tmp_path):
     assert found.memory.change.why == "decision.why.half_cache"
 
 
-@pytest.mark.parametrize(("over_window", "hardest"), [(-0.2, "p"), (-0.001, "c")])
-def test_of_two_rivals_of_equal_bytes_the_one_that_comes_nearest_counts(tmp_path, over_window, hardest):
+@pytest.mark.parametrize(
+    ("gain", "over_window", "taken", "value"),
+    [
+        ((-0.04, -0.01), -0.2, "p", -0.025),
+        ((-0.04, -0.01), -0.001, "p", -0.025),
+        ((-0.04, 0.02), -0.2, "p", -0.01),
+        ((-0.04, -0.01), 0.1, "c", 0.1),
+        ((0.01, 0.03), -0.2, "p", 0.02),
+        (None, -0.2, "c", -0.2),
+    ],
+)
+def test_the_hardest_rival_of_equal_bytes_counts(tmp_path, gain, over_window, taken, value):
     layers = [[{"kv_heads": [0], "spec": spec()}]]
-    planned = plan(tmp_path / "p", layers=layers)
+    planned = plan(tmp_path / "p", {0.25: ((0.0, 0.03), gain)}, layers=layers)
     made = convert(tmp_path / "c", plan=str(planned), plan_hash=config_hash(layers), over_window=over_window)
     found = of(gather([made, planned], LIMITS), "plan:25%").evidence.slots
-    assert Path(found.source).name == hardest
-    assert found.value == pytest.approx(-0.025 if hardest == "p" else over_window)
+    assert Path(found.source).name == taken
+    assert found.value == pytest.approx(value)
+
+
+def test_a_plan_of_slots_alone_is_no_rival_of_itself(tmp_path):
+    planned = plan(tmp_path / "p", {0.25: ((0.0, 0.03), (0.0, 0.0))}, slots_plan="p0.25", over_uniform=(-0.05, -0.02))
+    case = gather([planned], LIMITS)
+    found = of(case, "plan:25%")
+    assert found.evidence.slots.value == pytest.approx(-0.035) and found.decision.outcomes["slots"] is Outcome.BETTER
+    assert [one.kind for one in case.components] == ["choice"]
 
 
 def test_a_conversion_of_another_plan_is_another_candidate(tmp_path):

@@ -79,6 +79,11 @@ def test_another_machine_or_engine_is_a_condition(everything, limits, condition)
     assert decision.answer is Answer.CONDITIONS and decision.conditions == (condition,)
 
 
+def test_a_small_gain_that_is_shown_is_a_gain(everything):
+    decision = everything(made={"share": 0.96}, checked={}, timed={"ratio": (0.5, 0.49, 0.51)}).decision
+    assert decision.answer is Answer.CONDITIONS and decision.conditions == ("accept_latency",)
+
+
 def test_slower_but_smaller_has_to_be_accepted(everything):
     decision = everything(checked={}, timed={"ratio": (0.5, 0.49, 0.51)}).decision
     assert decision.answer is Answer.CONDITIONS and decision.conditions == ("accept_latency",)
@@ -118,6 +123,7 @@ def test_what_decides_and_is_missing_or_open_cannot_be_said(everything, more, li
         ({"made": {"over_window": 0.1}}, {}, "slots_broken"),
         ({"made": {"share": 1.5}, "timed": {"ratio": (0.5, 0.49, 0.51)}}, {}, "no_gain"),
         ({"made": {"share": 1.0}, "timed": {"ratio": (1.0, 0.999, 1.001)}}, {}, "no_gain"),
+        ({"made": {"share": 1.0}, "timed": {"ratio": (1.01, 0.98, 1.04)}}, {}, "no_gain"),
     ],
 )
 def test_what_speaks_against_it_rejects(everything, more, limits, reason):

@@ -23,7 +23,9 @@ from termwise.report.decision.evidence import Evidence
 from termwise.report.decision.figures import Figure
 from termwise.report.decision.limits import Limits
 
-LEAST_GAIN = 0.05  # of bytes or seconds: an interval that reaches further below today's leaves a gain open
+LEAST_GAIN = (
+    0.05  # of bytes or seconds: what is not shown to be better may still be, where its interval reaches further down
+)
 
 
 class Answer(StrEnum):
@@ -127,6 +129,8 @@ def _why_not(evidence: Evidence, outcomes: dict[str, Outcome]) -> str:
     for name in ("accuracy", "memory", "latency", "slots"):
         if outcomes.get(name) is Outcome.BROKEN:
             return f"{name}_broken"
+    if Outcome.BETTER in (outcomes["memory"], outcomes["latency"]):
+        return ""
     costs = (evidence.memory.change, evidence.latency.change)
     return "no_gain" if all(cost.low is not None and cost.low > 1 - LEAST_GAIN for cost in costs) else ""
 

@@ -12,7 +12,7 @@ from termwise.report.decision.figures import MISSING, Figure, Pair, missing
 from termwise.report.decision.gathering.claim import Claim, Keys, is_same, weights_of
 from termwise.report.decision.gathering.complexity import ENGINES, new_dependencies
 from termwise.report.decision.limits import Limits
-from termwise.report.decision.rules import is_target
+from termwise.report.decision.rules import Outcome, is_target, judge_slots
 
 # Where two runs know the same figure equally well, the earlier of these is taken: what runs before what was planned.
 COMMANDS = ("convert", "study", "plan", "bench", "evaluate", "inspect", "verify")
@@ -151,10 +151,13 @@ def _best_loss(claims: Sequence[Claim], context: int | None) -> Claim | None:
 
 
 def _hardest_slots(claims: Sequence[Claim]) -> Figure:
-    """Against the slots-only rival that comes nearest: a plan's best one is harder to beat than a conversion's plain window."""
-    known = [claim.slots for claim in claims if claim.slots.has_interval]
-    others = (claim.slots for claim in claims if claim.needs_slots)
-    return max(known, key=lambda slots: slots.value or 0.0) if known else next(others, MISSING)
+    """Against a rival of equal bytes that loses less, whoever found it; else the rival of a plan, which is its best one, before a
+    conversion's plain window; else why there is none."""
+    measured = sorted((c for c in claims if c.slots.is_there), key=lambda claim: claim.command != "plan")
+    beaten = (claim for claim in measured if judge_slots(claim.slots) is Outcome.BROKEN)
+    others = (claim for claim in claims if claim.needs_slots)
+    taken = next(beaten, None) or next(iter(measured), None) or next(others, None)
+    return taken.slots if taken else MISSING
 
 
 def _above_zero(pair: Pair) -> Pair:

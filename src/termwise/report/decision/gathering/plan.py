@@ -45,7 +45,8 @@ def components(reading: Reading, limits: Limits) -> list[Component]:
     if chosen is None:
         return []
     rivals = {"sums": SLOTS, "choice": UNIFORM}
-    gains = {kind: shown.gains.get((chosen.share, rival)) for kind, rival in rivals.items()}
+    others = {kind: rival for kind, rival in rivals.items() if not shown.is_rival_itself(chosen.share, rival)}
+    gains = {kind: shown.gains.get((chosen.share, rival)) for kind, rival in others.items()}
     return [_part(kind, chosen, gain, str(reading.folder.path)) for kind, gain in gains.items() if gain is not None]
 
 
@@ -79,12 +80,17 @@ def _claim(point: Point, shown: PlanView, limits: Limits, own: dict[str, Any]) -
             of_record(point.rise, source, "decision.why.not_evaluated"),
         ),
         memory=_memory(point, shown, context, planned),
-        slots=of_record(shown.gains.get((point.share, SLOTS)), source, "decision.why.no_slots_plan"),
+        slots=of_record(shown.gains.get((point.share, _rival(point, shown))), source, "decision.why.no_slots_plan"),
         needs_slots=True,
         kernels=kernels_of([head.variant for head in shown.heads]) if point.is_chosen and shown.heads else None,
         tuning_hours=0.0,
         dtype=str(shown.setting("cache_dtype", "")),
     )
+
+
+def _rival(point: Point, shown: PlanView) -> str:
+    """The best plan of exact slots alone; what is that plan itself has to beat a plain window of equal bytes."""
+    return UNIFORM if shown.is_rival_itself(point.share, SLOTS) else SLOTS
 
 
 def _about_model(reading: Reading) -> dict[str, Any]:
