@@ -18,12 +18,23 @@ from torch.nn import functional as F
 from termwise.conversion import objectives, tuning
 from termwise.conversion.assemble import converted, open_source
 from termwise.conversion.config import ConvertConfig
-from termwise.conversion.losses import CONVERTED, ORIGINAL, ORIGINAL_TUNED, SLOTS, TUNED, WINDOW, mean, read_losses
+from termwise.conversion.losses import (
+    CONVERTED,
+    ORIGINAL,
+    ORIGINAL_TUNED,
+    SLOTS,
+    TUNED,
+    WINDOW,
+    Losses,
+    mean,
+    read_losses,
+)
 from termwise.conversion.objectives import Distilling, Matching, attentions, mean_over
 from termwise.conversion.plan import read_plan
 from termwise.conversion.watching import PATIENCE, Watch
 from termwise.models import load
 from termwise.report import page
+from termwise.statistics.intervals import MIN_DOCUMENTS
 from termwise.training.loop import TrainingInterrupted
 
 PLAN = "taylor:0..2@mean+w2s1"
@@ -57,6 +68,30 @@ def tuned(place):
     return folder, console.export_text()
 
 
+def test_a_recovery_has_an_interval_over_documents():
+    """Draws both differences over the same documents: exact where each document recovers the same share, wide where they differ."""
+    losses = Losses.__new__(Losses)
+    tokens = {str(n): 100 + 10 * n for n in range(12)}
+    lost = {name: 0.02 * size * (1 + int(name) % 3) for name, size in tokens.items()}
+
+    def known(left):
+        of = {ORIGINAL: 0.0, CONVERTED: 1.0}
+        made = {
+            kind: {name: (3.0 * size + share * lost[name], size) for name, size in tokens.items()}
+            for kind, share in of.items()
+        }
+        made[TUNED] = {name: (3.0 * size + left(int(name)) * lost[name], size) for name, size in tokens.items()}
+        return made
+
+    losses.known = known(lambda n: 0.2)
+    assert losses.recovery() == pytest.approx((0.8, 0.8, 0.8))
+    losses.known = known(lambda n: 0.1 + 0.2 * (n % 2))
+    value, low, high = losses.recovery()
+    assert 0.7 < low < value < high < 0.9
+    losses.known = {name: dict(list(documents.items())[:4]) for name, documents in losses.known.items()}
+    assert losses.recovery()[1:] == (None, None)
+
+
 def test_all_losses_stand_in_the_records_and_the_card(tuned):
     folder, said = tuned
     losses = read_losses(folder)
@@ -67,10 +102,12 @@ def test_all_losses_stand_in_the_records_and_the_card(tuned):
     (recovery,) = [record for record in folder.records() if record.metric == "recovery"]
     lost = mean(losses[CONVERTED]) - mean(losses[ORIGINAL])
     assert recovery.value == pytest.approx(1 - (mean(losses[TUNED]) - mean(losses[ORIGINAL_TUNED])) / lost)
+    assert (recovery.low is None) == (len(losses[ORIGINAL]) < MIN_DOCUMENTS)
+    assert recovery.low is None or recovery.low < recovery.value < recovery.high
     card = (folder.path / "model" / "README.md").read_text()
     for name, documents in losses.items():
         assert f"| {name} | {mean(documents):.4f} |" in card
-    assert f"Recovered by tuning: {recovery.value:.1%}" in card
+    assert f"Recovered by tuning: {recovery.value:.1%} (" in card
     assert "weight of the text's own tokens 0.3" in card
     assert "matching: 3 steps" in said and "end to end: 9 steps" in said and "original: 12 steps" in said
     assert [path for path in folder.path.rglob("*.safetensors") if path.parent.name != "model"] == []

@@ -195,7 +195,8 @@ def test_texts_are_as_long_as_is_usual_or_as_the_model_allows(context, length, t
 def test_slots_that_cover_all_that_a_model_was_made_for_are_refused(places, tmp_path):
     asked = config(*places, length=None, window=60, sinks=4)
     with pytest.raises(
-        ValueError, match=r"--window 60 and --sinks 4 cover the 64 tokens that .* takes.*smaller slots, e.g. --window 16"
+        ValueError,
+        match=r"--window 60 and --sinks 4 cover the 64 tokens that .* takes.*smaller slots, e.g. --window 16",
     ):
         describe(asked, tmp_path / "out")
     with pytest.raises(ValueError, match=r"cover a text of --length 48: .*give longer texts or smaller slots"):

@@ -35,7 +35,7 @@ class Told:
     dtype: str
     sizes: Sizes
     losses: Mapping[str, Documents]
-    recovery: float | None
+    recovery: tuple[float, float | None, float | None] | None
     tuning: Mapping[str, Any] | None
     text: Sequence[str]
     reasons: Mapping[str, str]
@@ -103,7 +103,9 @@ def _measured(plan: Plan, told: Told) -> str:
     else:
         lines = [f"Held-out loss on {', '.join(told.text)}, on what no tuning here saw:", "", *_table(told)]
         if told.recovery is not None:
-            lines += ["", f"Recovered by tuning: {told.recovery:.1%} of what conversion lost."]
+            value, low, high = told.recovery
+            interval = "no interval" if low is None or high is None else f"[{low:.0%}, {high:.0%}]"
+            lines += ["", f"Recovered by tuning: {value:.1%} ({interval}) of what conversion lost."]
     if told.tuning:
         lines += ["", "Tuned: " + ", ".join(f"{name} {value}" for name, value in told.tuning.items()) + "."]
     if plan.is_of_others(told.weights):

@@ -73,16 +73,24 @@ class Losses:
                     n=len(self.known[name]), **bounds, **self.common,
                 )  # fmt: skip
 
-    def recovery(self) -> float | None:
-        """1 - (converted, tuned - original, tuned) / (converted - original); None where a loss is missing or nothing was lost.
+    def recovery(self) -> tuple[float, float | None, float | None] | None:
+        """1 - (converted, tuned - original, tuned) / (converted - original) with the bootstrap interval over documents, which draws both
+        differences together; None where a loss is missing or nothing was lost.
 
         Where the original was not tuned it stands for itself: against its own distribution it has nothing to learn.
         """
         if any(name not in self.known for name in (ORIGINAL, CONVERTED, TUNED)):
             return None
         base = ORIGINAL_TUNED if ORIGINAL_TUNED in self.known else ORIGINAL
-        lost = mean(self.known[CONVERTED]) - mean(self.known[ORIGINAL])
-        return None if lost <= 0 else 1 - (mean(self.known[TUNED]) - mean(self.known[base])) / lost
+        lost, left = (
+            _between(self.known[CONVERTED], self.known[ORIGINAL]),
+            _between(self.known[TUNED], self.known[base]),
+        )
+        if lost.sum() <= 0:
+            return None
+        interval = bootstrap(left[None], lost)[0].interval(LEVEL)
+        value = 1 - float(left.sum() / lost.sum())
+        return (value, None, None) if interval is None else (value, 1 - interval.high, 1 - interval.low)
 
 
 def mean(documents: Documents) -> float:
@@ -92,10 +100,8 @@ def mean(documents: Documents) -> float:
 
 def difference(one: Documents, other: Documents) -> tuple[float, float | None, float | None]:
     """Mean difference in nats/token with the bootstrap interval over documents, which has no bounds for too few of them."""
-    names = sorted(one)
-    nats = np.array([[one[name][0] - other[name][0] for name in names]])
-    tokens = np.array([float(one[name][1]) for name in names])
-    interval = bootstrap(nats, tokens)[0].interval(LEVEL)
+    nats, tokens = _between(one, other), np.array([float(one[name][1]) for name in sorted(one)])
+    interval = bootstrap(nats[None], tokens)[0].interval(LEVEL)
     value = float(nats.sum() / tokens.sum())
     return (value, None, None) if interval is None else (value, interval.low, interval.high)
 
@@ -111,3 +117,8 @@ def read_losses(folder: RunFolder) -> dict[str, Documents]:
         if record.metric == "held_out_nats" and record.value is not None:
             totals.add(name)
     return {name: documents for name, documents in found.items() if name in totals}
+
+
+def _between(one: Documents, other: Documents) -> np.ndarray:
+    """Nats of each document, one model's less another's, in the order of their names."""
+    return np.array([one[name][0] - other[name][0] for name in sorted(one)])

@@ -268,8 +268,11 @@ class _Conversion:
         ]
         if losses is not None:
             records += losses.differences()
-            if (value := losses.recovery()) is not None:
-                method = "1 - (converted, tuned - original, tuned) / (converted - original)"
+            if (found := losses.recovery()) is not None:
+                from termwise.conversion.losses import CONVERTED, LEVEL
+
+                value, low, high = found
+                method = "1 - (converted, tuned - original, tuned) / (converted - original), bootstrap over documents"
                 subject = {"variant": "converted, tuned"}
                 records.append(
                     Record(
@@ -277,6 +280,10 @@ class _Conversion:
                         subject=subject,
                         metric="recovery",
                         value=value,
+                        low=low,
+                        high=high,
+                        level=None if low is None else LEVEL,
+                        n=len(losses.known[CONVERTED]),
                         unit="share",
                         method=method,
                         **self.common,

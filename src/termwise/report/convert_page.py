@@ -83,7 +83,9 @@ def summary(view: ConvertView, say: Words) -> Summary:
         )
     lines = []
     if view.recovery is not None:
-        lines.append(say("convert.line.recovery", share=say.share(view.recovery.value)))
+        lines.append(
+            say("convert.line.recovery", share=say.share(view.recovery.value), interval=_shares(view.recovery, say))
+        )
     state, cache, half = (view.bytes.get(key) for key in ("state", "cache", "cache_half"))
     if state and cache and half and state.value and cache.value and half.value:
         lines.append(
@@ -114,6 +116,13 @@ def sections(view: ConvertView, say: Words) -> list[Section]:
         if kept:
             found.append(Section(key, say(f"convert.section.{key}"), kept))
     return [*found, method(view.reading, say)]
+
+
+def _shares(record: Record, say: Words) -> str:
+    """The interval of a share, or that there is none."""
+    if record.low is None or record.high is None:
+        return say("no_interval.beside")
+    return f"[{say.share(record.low)}, {say.share(record.high)}]"
 
 
 def losses(view: ConvertView, say: Words) -> Table | None:
