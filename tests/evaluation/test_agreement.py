@@ -268,6 +268,22 @@ def test_changed_weights_are_another_folder(llama):
     assert before != after
 
 
+def test_a_soak_streams_layers_whose_groups_have_unequally_many_heads():
+    """A plan's layers: heads in groups of one and of several, exact ones among them."""
+    from termwise.evaluation import soak, soaked
+
+    some, others = parse("taylor:0@mean+w8s4h4"), parse("taylor:0..2@mean+w16s4")
+    groups = [{"kv_heads": [1], "spec": some.to_dict()}, {"kv_heads": [0, 2], "spec": others.to_dict()}]
+    exact = [{"kv_heads": [0, 1], "spec": parse("exp").to_dict()}, {"kv_heads": [2], "spec": some.to_dict()}]
+    model = small("softmax", num_attention_heads=6, num_key_value_heads=3, hidden_size=24, attention=[groups, exact])
+    text = torch.randint(29, (700,), generator=torch.Generator().manual_seed(1))
+    seen = soak.stream(model, text, 640, lambda done: None)
+    assert [len(of_layer) for of_layer in seen.rows] == [2, 2]
+    assert soaked.drift(seen).status == soaked.states(seen).status == soaked.bad_rows(seen).status == "ok"
+    assert soaked.bad_rows(seen).method.startswith(f"of {2 * 6 * 640:,} rows")
+    assert soaked.memory(seen).status == "excluded"
+
+
 def test_memory_is_told_flat_only_where_slots_are_full():
     """A window that is not full yet grows, and is no fault."""
     from termwise.evaluation import soak, soaked

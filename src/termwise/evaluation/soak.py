@@ -32,9 +32,12 @@ SUMS = ("moments", "mass", "decayed_count", "key", "value")
 
 @dataclass
 class Twin:
-    """Every attention of a model in float64, call by call. Errors are squared relative ones, summed over rows."""
+    """Every attention of a model in float64, call by call. Errors are squared relative ones, summed over rows.
 
-    rows: list[RowCounts]
+    A layer makes a call for each of its groups of heads: `rows` counts each apart.
+    """
+
+    rows: list[dict[int, RowCounts]]
     states: dict[tuple[int, int], AttentionState] = field(default_factory=dict)
     sums: dict[int, list[float]] = field(default_factory=dict)  # layer: squared errors, squared rounding, rows
     calls: list[int] = field(default_factory=list)
@@ -44,7 +47,7 @@ class Twin:
     @classmethod
     def of(cls, num_layers: int) -> Twin:
         """A twin that has seen nothing."""
-        return cls([RowCounts() for _ in range(num_layers)], apart=dict.fromkeys(range(num_layers), (0.0, "")))
+        return cls([{} for _ in range(num_layers)], apart=dict.fromkeys(range(num_layers), (0.0, "")))
 
     def begin(self) -> None:
         """A new call of the model."""
@@ -57,7 +60,8 @@ class Twin:
             out, state = attend(query, key, value, spec, **given)
             number = self.calls[layer]
             self.calls[layer] += 1
-            wide = _wide(given) | {"initial_state": self.states.get((layer, number)), "row_counts": self.rows[layer]}
+            counts = self.rows[layer].setdefault(number, RowCounts())
+            wide = _wide(given) | {"initial_state": self.states.get((layer, number)), "row_counts": counts}
             exact, twin = attend(query.double(), key.double(), value.double(), spec, **wide)
             assert twin is not None
             self.states[layer, number] = twin
@@ -125,7 +129,7 @@ class Stream:
     parts: list[Part]
     apart: dict[int, tuple[float, str]]
     chosen: frozenset[int]
-    rows: list[RowCounts]
+    rows: list[list[RowCounts]]  # of the groups of each layer
     first_step: float
     last_step: float
     not_finite: int | None
@@ -165,7 +169,7 @@ def stream(model: Any, text: Tensor, length: int, tick: Callable[[int], None]) -
     specs = specs_of(model.config)
     first, last = (statistics.median(clock[stop]) for stop in (stops[0], stops[-1]))
     return Stream(
-        parts, twin.apart, frozenset(twin.chosen), twin.rows, first, last, not_finite,
+        parts, twin.apart, frozenset(twin.chosen), [list(groups.values()) for groups in twin.rows], first, last, not_finite,
         all(spec.is_constant_size for spec in specs),
         max(map(reach, specs)) + 2 * FOLD,
         not any(layer.past for layer in cache.layers),

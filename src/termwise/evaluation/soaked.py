@@ -97,8 +97,7 @@ def memory(seen: Stream) -> Outcome:
 def bad_rows(seen: Stream) -> Outcome:
     """Row sums that vanish or turn negative, and logits that are not finite."""
     told: dict[str, Any] = {"metric": "bad_rows", "unit": "rows"}
-    total = sum(int(one.rows.sum()) for one in seen.rows)
-    counts = {kind: [int(getattr(one, kind).sum()) for one in seen.rows] for kind in ("vanishing", "negative")}
+    total, counts = sum(_counted(seen, "rows")), {kind: _counted(seen, kind) for kind in ("vanishing", "negative")}
     if seen.not_finite is not None:
         reason = f"the logits are not finite at token {seen.not_finite:,}"
         return Outcome(None, 0, "failed", reason, where={"position": seen.not_finite}, **told)
@@ -114,6 +113,11 @@ def bad_rows(seen: Stream) -> Outcome:
     if seen.may_be_negative:
         return Outcome(None, 0, "excluded", f"{reason}; a kernel of this model is allowed to be negative", **told)
     return Outcome(number, 0, "failed", reason, **told)
+
+
+def _counted(seen: Stream, kind: str) -> list[int]:
+    """Of each layer."""
+    return [sum(int(getattr(one, kind).sum()) for one in groups) for groups in seen.rows]
 
 
 def step_time(seen: Stream) -> Outcome:
