@@ -15,6 +15,7 @@ from termwise.report.placing import beside
 from termwise.report.words import Words
 
 WIDTH, HEIGHT = 620, 320
+USUAL_AREA = 90.0  # of a dot, in square pixels
 COLORS = {
     Answer.ADOPT: drawing.SERIES[2], Answer.CONDITIONS: drawing.LOWER, Answer.OPEN: drawing.MUTED,
     Answer.REJECT: drawing.HIGHER,
@@ -101,14 +102,15 @@ def _chart(spots: list[Spot], x_title: str, is_timed: bool, say: Words) -> dict[
     scale = alt.Scale(domain=y_frame, nice=False)
     y = alt.Y("y:Q", scale=scale, title=say("decision.axis.rise"))
     most = max((spot.memory or 0.0 for spot in spots), default=0.0) or 1.0
+    areas = [_area(spot.memory, most) if is_timed else USUAL_AREA for spot in spots]
     rows = [
         {
             "x": spot.x, "y": spot.rise, "low": spot.rise if spot.low is None else spot.low, "color": spot.color,
             "high": spot.rise if spot.high is None else spot.high, "name": drawing.short(spot.name),
-            "size": _area(spot.memory, most) if is_timed else 90,
+            "size": area,
             "tip": drawing.tip(f"{spot.name}: {_said(spot, is_timed, say)}"),
         }
-        for spot in spots
+        for spot, area in zip(spots, areas, strict=True)
     ]  # fmt: skip
     color, chart = drawing.as_given(), drawing.chart("rows")
     size = alt.Size("size:Q", scale=None, legend=None)
@@ -119,7 +121,7 @@ def _chart(spots: list[Spot], x_title: str, is_timed: bool, say: Words) -> dict[
     zero = drawing.chart("zero").mark_rule(color=drawing.FAINT, strokeDash=[3, 3]).encode(y=alt.Y("y:Q", scale=scale))
     layers = [zero, strokes, dots]
     datasets: dict[str, list[dict[str, Any]]] = {"rows": rows, "zero": [{"y": 0.0}]}
-    radii = [math.sqrt(row["size"] / math.pi) for row in rows]
+    radii = [math.sqrt(area / math.pi) for area in areas]
     for place, label in enumerate(_labels(spots, radii, x_frame, y_frame)):
         if label is not None:
             datasets[f"label{place}"] = [rows[place]]
