@@ -93,3 +93,15 @@ def test_a_plan_says_what_it_loses(tmp_path, language, has_bounds):
 def test_a_conversion_says_what_tuning_could_not_win_back(tmp_path, language, has_bounds):
     for text in told(conversion(tmp_path / "out", BOUNDS if has_bounds else {}), language):
         assert joined(TUNED[language].format(WRITTEN if has_bounds else NONE[language])) in text
+
+
+def test_plans_that_do_not_say_what_they_keep_are_not_taken_for_one():
+    from termwise.report.plan_view import PlanView, Point
+
+    def view(*digests):
+        methods = ("termwise", "slots")
+        points = tuple(Point(m, 0.25, False, d, None, None, None, None) for m, d in zip(methods, digests, strict=True))
+        return PlanView(None, points, {}, (), (), {}, {}, None, None, 0)
+
+    found = [view(*pair).is_rival_itself(0.25, "slots") for pair in (("a", "a"), ("a", "b"), (None, None), (None, "a"))]
+    assert found == [True, False, False, False]

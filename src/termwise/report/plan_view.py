@@ -21,7 +21,7 @@ class Point:
     method: str
     share: float
     is_chosen: bool
-    digest: str  # of what every head keeps
+    digest: str | None  # of what every head keeps; None where no record says
     state: Record | None
     rise: Record | None
     planning: Record | None
@@ -72,7 +72,7 @@ class PlanView:
     def is_rival_itself(self, share: float, rival: str) -> bool:
         """Whether the plan of a share is the very plan that it is compared with: no sums won their bytes."""
         kept = {point.method: point.digest for point in self.points if point.share == share}
-        return rival in kept and kept.get("termwise") == kept[rival]
+        return kept.get(rival) is not None and kept.get("termwise") == kept[rival]
 
     def setting(self, name: str, default: Any = None) -> Any:
         """A setting as it was resolved."""
@@ -111,7 +111,7 @@ def _point(method: str, share: float, records: dict[str, Record]) -> Point:
     names = ("state_share", "loss_rise", "planning_rise", "proxy_rise")
     subject = any_record.subject
     return Point(
-        method, share, bool(subject.get("is_chosen")), str(subject.get("plan")), *(records.get(name) for name in names)
+        method, share, bool(subject.get("is_chosen")), subject.get("plan"), *(records.get(name) for name in names)
     )
 
 
